@@ -22,6 +22,7 @@ from pipelines.config import override, recipes
 from pipelines.runs.progress import Progress
 from pipelines.runs.signals import Signals
 from pipelines.runs.workdir import Workdir
+from pipelines.tasks.task import task_of
 from pipelines.training.actions import log_action
 from pipelines.training.loop import TrainingLoop
 from pipelines.training.profiler import Profiler
@@ -59,7 +60,9 @@ def main(rounds=6, steps_per_round=12):
         ],
     )
     strategy = tf.distribute.OneDeviceStrategy("CPU:0")
-    trainer = build_trainer(experiment, experiment.model.config(1000), strategy)
+    trainer = build_trainer(
+        experiment, task_of(experiment, experiment.model.config(1000)), strategy
+    )
     trainer.train_dataset = strategy.experimental_distribute_dataset(random_batches())
     variables = trainer.model.trainable_variables
     bare_step = tf.function(trainer.train_step)

@@ -61,8 +61,8 @@ def main(values, arguments):
     source = model_source.find(*request.model_path_and_weights(values), values.labels)
     source = fused_source.with_fused(source, values.fused, values.precision)
     fields = _DATA_FIELDS if model_source.has_preprocessing(source) else FIELDS
-    request.check_settings(values, fields, f"{source.name} is evaluated as it was trained")
-    experiment = request.experiment(values, run=source.workdir)
+    reason = f"{source.name} is evaluated as it was trained"
+    experiment = request.experiment(values, source.workdir, fields, reason)
     strategy = request.strategy(values)
     data = choose_splits(experiment.data, training=False)
     if data.eval_split is None:

@@ -72,8 +72,8 @@ def main(values, arguments):
 
     source = model_source.find(*request.model_path_and_weights(values))
     fields = _DATA_FIELDS if model_source.has_preprocessing(source) else FIELDS
-    request.check_settings(values, fields, f"only the features of {source.name} are evaluated")
-    experiment = request.experiment(values, run=source.workdir)
+    reason = f"only the features of {source.name} are evaluated"
+    experiment = request.experiment(values, source.workdir, fields, reason)
     strategy = request.strategy(values)
     data = choose_splits(experiment.data)
     if data.eval_split is None:

@@ -23,18 +23,22 @@ def define(values):
         flag_values=values,
     )
     shared_flags.define_weights(values, default=None)
-    shared_flags.define_extend(values)
-    shared_flags.define_dry_run(values)
+    shared_flags.define_training(values)
 
 
 def main(values, arguments):
     del arguments
-    begin, workdir = request.start(values), request.workdir(values, "finetune")
+    begin, asked = request.read(values)
+    workdir = request.workdir(values, "finetune")
     strategy = request.strategy(values)
+    from pipelines.training import fine_tuning
     from pipelines.training.dry_run import dry_run
     from pipelines.training.train import train
 
-    experiment, asked = request.fine_tuning(values, begin, workdir, strategy.num_replicas_in_sync)
+    replicas = strategy.num_replicas_in_sync
+    experiment, asked = fine_tuning.choose(
+        begin, asked, workdir, values.config is not None, replicas
+    )
     run = dry_run if values.dry_run else train
     run(experiment, workdir, strategy, asked)
 

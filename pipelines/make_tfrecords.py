@@ -49,8 +49,8 @@ def main(values, arguments):
     from pipelines.data.sources.record_writer import BAD_FILE, write_records
     from pipelines.errors import UserError
 
-    request.check_settings(values, FIELDS, "it does not change what is written")
-    data = request.experiment(values).data
+    reason = "it does not change what is written"
+    data = request.experiment(values, effective=FIELDS, reason=reason).data
     if not values.output:
         raise UserError("--output is missing. Name the folder to make.")
     check_local("--output", values.output)

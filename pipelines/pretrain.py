@@ -10,14 +10,14 @@ LOGS_TO = "stdout"
 
 
 def define(values):
-    shared_flags.define_extend(values)
-    shared_flags.define_dry_run(values)
+    shared_flags.define_training(values)
 
 
 def main(values, arguments):
     del arguments
-    experiment, asked = request.pretraining(values)
+    begin, asked = request.read(values)
     workdir = request.workdir(values, "pretrain")
+    experiment = request.pretraining(begin, asked)
     strategy = request.strategy(values)
     from pipelines.training.dry_run import dry_run
     from pipelines.training.train import train

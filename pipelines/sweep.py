@@ -1,8 +1,7 @@
 """Trains every combination of some settings, and tests the best one."""
 
-import contextlib
 import json
-import sys
+import logging
 
 from absl import flags
 
@@ -18,6 +17,8 @@ same command again to go on; values may be added to the grid.
 example: python -m pipelines.sweep --grid optimizer.learning_rate=0.003,0.01,0.03
 """
 LOGS_TO = "stdout"
+
+_log = logging.getLogger(__name__)
 
 
 def define(values):
@@ -50,33 +51,32 @@ def define(values):
 
 def main(values, arguments):
     del arguments
-    begin, workdir = request.start(values), request.workdir(values, "sweep")
+    begin, asked = request.read(values)
+    workdir = request.workdir(values, "sweep")
     strategy = request.strategy(values)
     replicas = strategy.num_replicas_in_sync
-    if _names_weights(values):
-        experiment, asked = request.fine_tuning(values, begin, workdir, replicas)
-    else:
-        experiment, asked = request.pretraining(values, values.grid)
     from pipelines.studies import sweep
     from pipelines.studies.sweep_plan import make_plan
+    from pipelines.training import fine_tuning
 
-    # With --json, stdout has only the result.
-    with contextlib.redirect_stdout(sys.stderr) if values.json else contextlib.nullcontext():
-        print("\n".join([asked.origin, *summary(experiment)]))
-        own = (values.grid, values.hold_out, values.seeds, replicas)
-        plan = make_plan(experiment, *own, asked.assigned)
-        if values.dry_run:
-            sweep.describe(plan)
-            return
-        result = sweep.run(plan, workdir, strategy)
+    # The weights of a recipe are in its experiment.
+    named = (values.init_from, values.weights, asked.assignments.values.get("init_from"))
+    if named == (None, None, None):
+        experiment = request.pretraining(begin, asked, values.grid)
+    else:
+        experiment, asked = fine_tuning.choose(
+            begin, asked, workdir, values.config is not None, replicas
+        )
+    show = print if values.dry_run else _log.info
+    show("\n".join([asked.origin, *summary(experiment)]))
+    own = (values.grid, values.hold_out, values.seeds, replicas)
+    plan = make_plan(experiment, *own, asked.assignments.values)
+    if values.dry_run:
+        print("\n".join(sweep.describe(plan)))
+        return
+    result = sweep.run(plan, workdir, strategy)
     if values.json:
         print(json.dumps(result))
-
-
-def _names_weights(values):
-    """Whether a flag names initial weights; the weights of a recipe are in its experiment."""
-    given = dict(text.partition("=")[::2] for text in values.set).get("init_from", "none")
-    return values.init_from is not None or values.weights is not None or given.lower() != "none"
 
 
 if __name__ == "__main__":

@@ -80,7 +80,7 @@ def start_complaints(source, module):
     names = [node.name for node in body if isinstance(node, ast.FunctionDef)]
     names += [target.id for node in body if isinstance(node, ast.Assign) for target in node.targets]
     given = [name for name in ("main", "DESCRIPTION", "define", "POSITIONAL") if name in names]
-    by_name = ("CHECK_OPS", "SHARED_FLAGS", "FIELDS")
+    by_name = ("CHECK_OPS", "SHARED_FLAGS", "FIELDS", "LOGS_TO")
     given += [f"{name.lower()}={name}" for name in by_name if name in names]
     expected = f"if __name__ == '__main__':\n    command.run({', '.join(given)})"
     if ast.unparse(body[-1]) == expected:

@@ -3,7 +3,7 @@
 import logging
 import os
 
-from pipelines.config.experiment import Experiment, Request, config_paths, override
+from pipelines.config import Assignments, Experiment, Request
 from pipelines.config.recipes import get_recipe, summary
 from pipelines.errors import UserError
 from vit_tf.files import storage
@@ -11,74 +11,72 @@ from vit_tf.files import storage
 _log = logging.getLogger(__name__)
 
 
-def experiment(values, run=None):
+def experiment(values, run=None, effective=None, reason=""):
     """The experiment that the shared flags describe.
 
     Args:
         values: parsed flags.
         run: as for `start`.
+        effective: paths of the only fields that the command uses; None: it uses all.
+        reason: why other fields have no effect, for the message.
 
     Raises:
-        UserError: if an assignment is wrong, or --experiment is given together with a run.
+        UserError: if an assignment is wrong or has no effect, or --experiment is given together
+            with a run.
     """
-    return override(start(values, run), values.set, _log.info)
+    assignments = Assignments.parse(values.set)
+    idle = [path for path in assignments.values if path not in (effective or assignments.values)]
+    if idle:
+        raise UserError(
+            f"--set {', '.join(idle)} has no effect: {reason}. Fields with an effect: "
+            f"{', '.join(effective)}."
+        )
+    return _apply(assignments, start(values, run))
 
 
-def pretraining(values, grid=()):
-    """The experiment of a run from random weights, and the `Request` for it.
+def _apply(assignments, begin):
+    described, notes = assignments.apply(begin)
+    for note in notes:
+        _log.info(note)
+    return described
+
+
+def read(values):
+    """The experiment that a run starts from, before `--set`, and the `Request` for the run.
 
     Args:
         values: parsed flags.
+
+    Raises:
+        UserError: as `start`, and if an assignment is wrong.
+    """
+    begin, texts = start(values), list(values.set)
+    for path, flag in (("init_from", "init_from"), ("init_weights", "weights")):
+        if flag in values and values[flag].value is not None:
+            texts.append(f"{path}={values[flag].value}")
+    extend = "extend" in values and values.extend
+    assignments = Assignments.parse(texts)
+    return begin, Request(origin=_origin(values), assignments=assignments, extend=extend)
+
+
+def pretraining(begin, request, grid=()):
+    """The experiment of a run from random weights.
+
+    Args:
+        begin, request: the result of `read`.
         grid: further `path=value` settings that follow, as of `--grid`.
 
     Raises:
         UserError: as `experiment`, and for photos at the image size of a recipe for built-in data.
     """
-    begin = start(values)
-    described = override(begin, values.set, _log.info)
+    described = _apply(request.assignments, begin)
     # Imported last: it loads TensorFlow, and wrong flags are answered before.
     from pipelines.training.fine_tuning import check_photo_size
 
-    check_photo_size(begin, described, [*values.set, *grid])
-    return described, _request(values, origin(values))
-
-
-def _request(values, origin):
-    extend = "extend" in values and values.extend
-    return Request(origin=origin, assigned=tuple(_assigned(values)), extend=extend)
-
-
-def _assigned(values):
-    """The config paths that `--set` assigns."""
-    return [text.partition("=")[0] for text in values.set]
-
-
-def fine_tuning(values, begin, workdir, replicas):
-    """The experiment of a run from existing weights: `--init_from`, `--weights` and `--set`.
-
-    Args:
-        values: parsed flags.
-        begin: the result of `start`.
-        workdir: directory of the run.
-        replicas: number of devices that share a batch.
-
-    Returns:
-        The experiment and the `Request` for it. The origin is what was chosen for photos, if
-        anything was.
-
-    Raises:
-        UserError: as `fine_tuning.choose`.
-    """
-    from pipelines.training.fine_tuning import choose
-
-    assignments = list(values.set)
-    for name, value in (("init_from", values.init_from), ("init_weights", values.weights)):
-        if value is not None:
-            assignments.append(f"{name}={value}")
-    # A file holds every setting of a run, so nothing is left to choose.
-    is_complete = values.config is not None
-    experiment, chosen = choose(begin, assignments, workdir, _log.info, is_complete, replicas)
-    return experiment, _request(values, chosen or origin(values))
+    size = "model.image_size"
+    in_grid = any(text.startswith(f"{size}=") for text in grid)
+    check_photo_size(begin, described, in_grid or request.assignments.given(size))
+    return described
 
 
 def start(values, run=None):
@@ -115,31 +113,11 @@ def start(values, run=None):
     return Experiment.from_dict(read_json(values.config))
 
 
-def origin(values):
+def _origin(values):
     """Where an experiment starts from: its recipe or its file, for the first line of a run."""
     if values.config is not None:
         return f"configuration {values.config}"
     return f"recipe {values.experiment}: {summary(values.experiment)}"
-
-
-def check_settings(values, effective, reason):
-    """Refuses `--set` for fields of an experiment that the command does not use.
-
-    Args:
-        values: parsed flags.
-        effective: dotted paths of the fields that the command uses.
-        reason: why other fields have no effect, for the message.
-
-    Raises:
-        UserError: if `--set` names other fields. `experiment` refuses unknown paths.
-    """
-    paths, known = _assigned(values), config_paths()
-    idle = [path for path in paths if path in known or path.startswith("model.")]
-    if idle := [path for path in idle if path not in effective]:
-        raise UserError(
-            f"--set {', '.join(idle)} has no effect: {reason}. Fields with an effect: "
-            f"{', '.join(effective)}."
-        )
 
 
 def strategy(values):

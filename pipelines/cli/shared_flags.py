@@ -125,8 +125,8 @@ def define_output(values, text):
     flags.DEFINE_string("output", None, text, flag_values=values)
 
 
-def define_extend(values):
-    """Adds `--extend`, for commands that train."""
+def define_training(values):
+    """Adds `--extend` and `--dry_run`, for commands that train."""
     flags.DEFINE_bool(
         "extend",
         False,
@@ -134,10 +134,6 @@ def define_extend(values):
         "number of steps.",
         flag_values=values,
     )
-
-
-def define_dry_run(values):
-    """Adds `--dry_run`, for commands that train."""
     flags.DEFINE_bool(
         "dry_run",
         False,

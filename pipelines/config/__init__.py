@@ -1,7 +1,7 @@
 """Configuration of a run: experiments, fields, overrides and recipes. Loads no framework."""
 
 from pipelines.config.data import Data
-from pipelines.config.experiment import Experiment, Request, config_paths, override
+from pipelines.config.experiment import Assignments, Experiment, Request, config_paths, override
 from pipelines.config.few_shot import FewShot
 from pipelines.config.masking import Masking
 from pipelines.config.model import Model
@@ -10,6 +10,7 @@ from pipelines.config.schedule import Schedule
 from pipelines.config.train import Train
 
 __all__ = [
+    "Assignments",
     "Data",
     "Experiment",
     "FewShot",

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any, Literal
 
 from pipelines.config.augmentation import Augmentation
-from pipelines.config.fields import check_at_least, check_choices
+from pipelines.config.fields import check, check_at_least, check_choices
 from pipelines.config.names import AUTO_SPLIT, ImageDtype
 from pipelines.errors import UserError
 from vit_tf.images.value_range import MEAN, STD
@@ -120,10 +120,8 @@ class Data(Augmentation):
                 "data.fraction and data.per_class both choose a part of the training data. Set one "
                 "of them."
             )
-        if self.fraction is not None and not 0 < self.fraction <= 1:
-            raise UserError(
-                f"data.fraction must be above 0 and at most 1, or none. Received: {self.fraction}."
-            )
+        is_part = self.fraction is None or 0 < self.fraction <= 1
+        check("data.fraction", self.fraction, is_part, "above 0 and at most 1, or none")
         if self.per_class is not None:
             check_at_least("data.per_class", self.per_class, 1)
         check_at_least("data.subset_seed", self.subset_seed, 0)

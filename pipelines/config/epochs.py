@@ -53,42 +53,46 @@ def one_unit(values, assigned, fixed):
             )
 
 
-def fit_warmup(values, assigned, recipe_steps, log):
+def fit_warmup(values, assigned, recipe_steps) -> list[str]:
     """Scales the recipe's warm-up if it does not fit into `train.steps`.
 
     Args:
         values: the values of `Experiment.to_dict`, with the assignments applied; changed in place.
         assigned: the assigned paths; an assigned warm-up is not changed.
         recipe_steps: `train.steps` of the recipe.
-        log: called with a sentence about the change; None says nothing.
+
+    Returns:
+        A sentence about the change, if there is one.
     """
     train, schedule = values["train"], values["schedule"]
     in_epochs = train["epochs"] is not None or schedule["warmup_epochs"] is not None
     if in_epochs or "schedule.warmup_steps" in assigned:
-        return
-    if 0 < train["steps"] <= schedule["warmup_steps"] < recipe_steps:
-        schedule["warmup_steps"] = _scaled(
-            schedule["warmup_steps"], recipe_steps, train["steps"], log
-        )
+        return []
+    if not 0 < train["steps"] <= (warmup := schedule["warmup_steps"]) < recipe_steps:
+        return []
+    schedule["warmup_steps"], note = _scaled(warmup, recipe_steps, train["steps"])
+    return [note]
 
 
-def with_steps(experiment, num_examples, log, assigned=()):
+def with_steps(experiment, num_examples, assigned=()):
     """Replaces `train.epochs` and `schedule.warmup_epochs` by steps, rounded down.
 
     Args:
         experiment: the `Experiment`.
         num_examples: number of training examples.
-        log: called with a sentence about each replaced or scaled value.
         assigned: the paths that the user assigned. A warm-up in steps that does not fit is scaled
             like the recipe's, unless it is one of them.
+
+    Returns:
+        The `Experiment`, and a sentence about each replaced or scaled value.
 
     Raises:
         UserError: if the user's warm-up does not end before the last step, or epochs are more steps
             than an integer field may hold.
     """
-    train, schedule = experiment.train, experiment.schedule
+    train, schedule, notes = experiment.train, experiment.schedule, []
     if train.epochs is None and schedule.warmup_epochs is None:
-        return experiment
+        return experiment, notes
 
     def count(path, epochs, least):
         # Exact: in floating point, 0.29 epochs of 100 steps are less than 29 steps.
@@ -96,7 +100,7 @@ def with_steps(experiment, num_examples, log, assigned=()):
         steps = max(int(exact), least)
         if steps > MAX_INT:
             raise UserError(f"{path}={epochs:g} is out of range. Expected at most 2^40 steps.")
-        log(
+        notes.append(
             f"{path}={epochs:g} with {num_examples:,} examples in batches of {train.batch_size}: "
             f"{steps:,} steps"
         )
@@ -113,19 +117,19 @@ def with_steps(experiment, num_examples, log, assigned=()):
                 f"be below the {steps:,} steps of the run. Lower it, or train for longer."
             )
     elif steps <= warmup < train.steps and "schedule.warmup_steps" not in assigned:
-        warmup = _scaled(warmup, train.steps, steps, log)
-    return dataclasses.replace(
+        warmup, note = _scaled(warmup, train.steps, steps)
+        notes.append(note)
+    changed = dataclasses.replace(
         experiment,
         train=dataclasses.replace(train, steps=steps, epochs=None),
         schedule=dataclasses.replace(schedule, warmup_steps=warmup, warmup_epochs=None),
     )
+    return changed, notes
 
 
-def _scaled(warmup, recipe_steps, steps, log):
+def _scaled(warmup, recipe_steps, steps):
     scaled = warmup * steps // recipe_steps
-    if log:
-        log(
-            f"the recipe's schedule.warmup_steps={warmup} does not fit into {steps:,} steps: "
-            f"scaled to {scaled}"
-        )
-    return scaled
+    return scaled, (
+        f"the recipe's schedule.warmup_steps={warmup} does not fit into {steps:,} steps: scaled "
+        f"to {scaled}"
+    )

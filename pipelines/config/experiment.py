@@ -5,18 +5,15 @@ Every default is in a section or in a recipe. Code that reads a configuration ad
 
 import dataclasses
 import json
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from pipelines.config.data import Data, Sampling
 from pipelines.config.epochs import check_warmup, fit_warmup, one_unit
 from pipelines.config.few_shot import FewShot
-from pipelines.config.fields import check_choices, field_types, from_json, parse
+from pipelines.config.fields import check, check_choices, field_types, fields_from_json, parse
 from pipelines.config.masking import Masking, check_masking
-from pipelines.config.model import (
-    Model,
-    model_field_types,
-    unknown_field,
-)
+from pipelines.config.model import Model, model_field_types, unknown_field
 from pipelines.config.names import AUTO_SPLIT, Weights
 from pipelines.config.near_paths import path_hint
 from pipelines.config.optimizer import Optimizer
@@ -60,8 +57,7 @@ class Experiment:
     few_shot: FewShot = dataclasses.field(default_factory=FewShot)
 
     def __post_init__(self):
-        if not 0 <= self.seed < 2**31:
-            raise UserError(f"seed must be in [0, 2^31). Received: {self.seed}.")
+        check("seed", self.seed, 0 <= self.seed < 2**31, "in [0, 2^31)")
         if self.init_from == "":
             raise UserError("init_from is empty. Name a model, or use none.")
         check_choices(self)
@@ -116,96 +112,128 @@ class Experiment:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Experiment":
         """Inverse of `to_dict`; `UserError` for unknown fields and wrong types."""
+        sections = {name: section for name, section in values.items() if name != "model"}
         model = Model.from_dict(values.get("model", {}))
-        return from_json(cls, values | {"model": model}, "")
+        return cls(**fields_from_json(cls, sections, ""), model=model)
+
+
+@dataclasses.dataclass(frozen=True)
+class Assignments:
+    """The settings that a user assigned, such as `--set train.steps=100`, parsed.
+
+    Attributes:
+        values: the value of each assigned config path, as JSON holds it.
+        flag: where they come from, for messages.
+    """
+
+    values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    flag: str = "--set"
+
+    @classmethod
+    def parse(cls, texts: Iterable[str], flag: str = "--set") -> "Assignments":
+        """Reads `path.to.field=value` texts; the last one for a path holds.
+
+        The type of the field decides how a value is read: `none` for an optional field, `224` or
+        `224,160` for sizes.
+
+        Raises:
+            UserError: for a path that no model has (the message has similar names), or an
+                unreadable value.
+        """
+        values, known = {}, config_paths(None)
+        for text in texts:
+            path, separator, value = text.partition("=")
+            if not separator:
+                raise UserError(
+                    f"{flag} needs path=value, such as train.steps=100. Received: {path!r}."
+                )
+            if path not in known and not path.startswith("model."):
+                hint = path_hint(path, known)
+                raise UserError(f"Unknown config path {path!r} in {flag} {text}.{hint}")
+            # `apply` refuses unknown fields of a model: their names depend on it.
+            values[path] = parse(path, value, known[path]) if path in known else value
+        return cls(values, flag)
+
+    def given(self, *paths: str) -> bool:
+        """Whether one of these paths is assigned."""
+        return not self.values.keys().isdisjoint(paths)
+
+    def within(self, *starts: str, but: str = "") -> "Assignments":
+        """Returns the assignments to paths that begin with one of `starts`, except to `but`."""
+        values = {k: v for k, v in self.values.items() if k.startswith(starts) and k != but}
+        return dataclasses.replace(self, values=values)
+
+    def apply(self, experiment: Experiment, before=()) -> tuple[Experiment, list[str]]:
+        """Applies them together, so that their order does not matter.
+
+        If `model.name` changes, the sizes are those of the new model, not those that the recipe
+        set, except `model.image_size`; fields that the new model does not have are dropped. If
+        `data.name` changes, the splits are chosen again for the new data set. A warm-up of the
+        recipe that does not fit into an assigned `train.steps` is scaled.
+
+        Args:
+            experiment: the recipe.
+            before: paths that the user assigned before: a warm-up among them is not scaled, and a
+                length in steps among them is not replaced by epochs.
+
+        Returns:
+            The changed experiment, and a sentence if the warm-up is scaled.
+
+        Raises:
+            UserError: for a field that the model does not have, a value that conflicts with others,
+                or a grid of one patch that was not requested by model.image_size or
+                model.patch_size.
+        """
+        values = experiment.to_dict()
+        if self.given("model.name"):
+            values["model"] = experiment.model.for_variant(self.values["model.name"])
+        if self.values.get("data.name", experiment.data.name) != experiment.data.name:
+            values["data"] |= {x: AUTO_SPLIT for x in _SPLITS if values["data"][x] is not None}
+        name = values["model"]["name"]
+        known = config_paths(name)
+        for path, value in self.values.items():
+            if path not in known:
+                raise unknown_field(path.removeprefix("model."), name)
+            *sections, field = path.split(".")
+            section = values
+            for key in sections:
+                section = section.setdefault(key, {})
+            section[field] = value
+        fixed = {*self.values, *before}
+        one_unit(values, self.values, fixed)
+        notes = fit_warmup(values, fixed, experiment.train.steps)
+        changed = Experiment.from_dict(values)
+        if changed.model != experiment.model and not self.given(*_GRID_PATHS):
+            if note := one_patch(changed.model.config(num_classes=1), "model."):
+                raise UserError(f"{changed.model.name}: {note}")
+        return changed, notes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Request:
-    """The request of a user, apart from the experiment.
+    """The request of a command line, apart from the experiment.
 
     Attributes:
         origin: recipe or file of the experiment, for the first line of the run.
-        assigned: the paths that the user assigned; see `with_steps`, `Workdir.with_own_warmup`.
+        assignments: what the user assigned; see `with_steps`, `Workdir.with_own_warmup`.
         extend: whether to resume a run with another `train.steps` and the schedule for it.
     """
 
     origin: str = ""
-    assigned: tuple[str, ...] = ()
+    assignments: Assignments = Assignments()
     extend: bool = False
 
 
-def override(
-    experiment: Experiment, assignments: list[str], log=None, flag="--set", fixed=()
-) -> Experiment:
-    """Applies `path.to.field=value` assignments together, so that their order does not matter.
+def override(experiment: Experiment, texts: Iterable[str]) -> Experiment:
+    """Parses `path=value` texts and applies them; errors are as for `Assignments`."""
+    return Assignments.parse(texts).apply(experiment)[0]
 
-    The type of the field decides how a value is read: `none` for an optional field, `224` or
-    `224,160` for sizes. If `model.name` changes, the sizes are those of the new model, not those
-    that the recipe set, except `model.image_size`; fields that the new model does not have are
-    dropped. If `data.name` changes, the splits are chosen again for the new data set. A warm-up of
-    the recipe that does not fit into an assigned `train.steps` is scaled.
+
+def config_paths(model: str | None = Model.name) -> dict[str, Any]:
+    """Returns the type of each field that `--set` accepts, by dotted path.
 
     Args:
-        experiment: the recipe.
-        assignments: `path=value` each.
-        log: called with a sentence if the warm-up is scaled; None says nothing.
-        flag: where the assignments come from, for messages.
-        fixed: paths that the user assigned before: a warm-up among them is not scaled, and a
-            length in steps among them is not replaced by epochs.
-
-    Raises:
-        UserError: for an unknown path (the message has similar names), an unreadable value, a value
-            that conflicts with others, or a grid of one patch that was not requested by
-            model.image_size or model.patch_size.
-    """
-    pairs = [_split(assignment) for assignment in assignments]
-    values, assigned = experiment.to_dict(), dict(pairs)
-    if "model.name" in assigned:
-        values["model"] = experiment.model.for_variant(assigned["model.name"])
-    if assigned.get("data.name", experiment.data.name) != experiment.data.name:
-        values["data"] = _with_own_splits(values["data"])
-    name = values["model"]["name"]
-    known = config_paths(name)
-    for path, text in pairs:
-        if path not in known and path.startswith("model."):
-            raise unknown_field(path.removeprefix("model."), name)
-        if path not in known:
-            hint = path_hint(path, known)
-            raise UserError(f"Unknown config path {path!r} in {flag} {path}={text}.{hint}")
-        *sections, field = path.split(".")
-        section = values
-        for key in sections:
-            section = section.setdefault(key, {})
-        section[field] = parse(path, text, known[path])
-    fixed = {*assigned, *fixed}
-    one_unit(values, assigned, fixed)
-    fit_warmup(values, fixed, experiment.train.steps, log)
-    changed = Experiment.from_dict(values)
-    if changed.model != experiment.model and assigned.keys().isdisjoint(_GRID_PATHS):
-        _refuse_one_patch(changed.model)
-    return changed
-
-
-def _with_own_splits(data):
-    """The data section as a dictionary, with "auto" for each split that is not none."""
-    return data | {name: AUTO_SPLIT for name in _SPLITS if data[name] is not None}
-
-
-def _refuse_one_patch(model):
-    if note := one_patch(model.config(num_classes=1), "model."):
-        raise UserError(f"{model.name}: {note}")
-
-
-def _split(assignment):
-    path, separator, text = assignment.partition("=")
-    if not separator:
-        raise UserError(f"--set needs path=value, such as train.steps=100. Received: {path!r}.")
-    return path, text
-
-
-def config_paths(model: str = Model.name) -> dict[str, Any]:
-    """Returns the type of each field that `--set` accepts for the model `model`, by dotted path.
+        model: name of the model; None: the fields of all models.
 
     Raises:
         UserError: for an unknown model.

@@ -2,8 +2,8 @@
 
 import dataclasses
 
+from pipelines.config.fields import check
 from pipelines.config.names import AUTO_SPLIT
-from pipelines.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,11 +30,7 @@ class FewShot:
     seeds: int = 3
 
     def __post_init__(self):
-        if not self.shots or min(self.shots) < 1:
-            raise UserError(
-                f"few_shot.shots must be numbers from 1 on, such as 1,5. Received: {self.shots}."
-            )
-        if self.l2 <= 0:
-            raise UserError(f"few_shot.l2 must be above 0. Received: {self.l2}.")
-        if not 1 <= self.seeds <= 1000:
-            raise UserError(f"few_shot.seeds must be in 1 .. 1000. Received: {self.seeds}.")
+        are_counts = self.shots and min(self.shots) >= 1
+        check("few_shot.shots", self.shots, are_counts, "numbers from 1 on, such as 1,5")
+        check("few_shot.l2", self.l2, self.l2 > 0, "above 0")
+        check("few_shot.seeds", self.seeds, 1 <= self.seeds <= 1000, "in 1 .. 1000")

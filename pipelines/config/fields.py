@@ -100,23 +100,14 @@ def from_json(kind: Any, value: Any, path: str) -> Any:
 
     Args:
         kind: a dataclass or the type of a field.
-        value: the JSON value. For a dataclass, an instance of it is returned unchanged.
+        value: the JSON value.
         path: dotted path of the value, for messages; empty, or ends with a dot.
 
     Raises:
         UserError: for an unknown field or a value of another type.
     """
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-        if isinstance(value, kind):
-            return value
-        if not isinstance(value, dict):
-            raise UserError(f"{path or 'config.json'} must be an object. Received: {value!r}.")
-        hints = typing.get_type_hints(kind)
-        for name in value:
-            if name not in hints:
-                hint = did_you_mean(name, hints)
-                raise UserError(f"Unknown config field {path}{name}.{hint}")
-        return kind(**{k: from_json(hints[k], v, f"{path}{k}.") for k, v in value.items()})
+        return kind(**fields_from_json(kind, value, path))
     path = path.rstrip(".")
     for option in _options(kind):
         if typing.get_origin(option) is tuple:
@@ -134,6 +125,17 @@ def from_json(kind: Any, value: Any, path: str) -> Any:
                 raise UserError(f"{path} is out of range. Expected at most 2^40 in size.")
             return value
     raise UserError(f"{path} is of type {_type_name(kind)}. Received: {value!r}.")
+
+
+def fields_from_json(cls: Any, value: Any, path: str) -> dict[str, Any]:
+    """Returns the fields of a dataclass from a JSON object; arguments and errors as `from_json`."""
+    if not isinstance(value, dict):
+        raise UserError(f"{path or 'config.json'} must be an object. Received: {value!r}.")
+    hints = typing.get_type_hints(cls)
+    for name in value:
+        if name not in hints:
+            raise UserError(f"Unknown config field {path}{name}.{did_you_mean(name, hints)}")
+    return {k: from_json(hints[k], v, f"{path}{k}.") for k, v in value.items()}
 
 
 def choices_of(kind) -> tuple[str, ...]:
@@ -176,8 +178,18 @@ def check_local(name, path):
 
 def check_at_least(path, value, minimum):
     """Raises `UserError` if `value` is less than `minimum`."""
-    if value < minimum:
-        raise UserError(f"{path} must be at least {minimum}. Received: {value}.")
+    check(path, value, value >= minimum, f"at least {minimum}")
+
+
+def check_fraction(path, value):
+    """Raises `UserError` unless `value` is a fraction of something, and not 0."""
+    check(path, value, 0 < value <= 1, "above 0 and at most 1")
+
+
+def check(path, value, holds, expected):
+    """Raises `UserError` about the field `path` unless `holds`; `expected` follows "must be"."""
+    if not holds:
+        raise UserError(f"{path} must be {expected}. Received: {value}.")
 
 
 def _options(kind):

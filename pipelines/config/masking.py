@@ -4,7 +4,7 @@ import dataclasses
 import math
 from typing import Literal
 
-from pipelines.config.fields import check_choices
+from pipelines.config.fields import check_choices, check_fraction
 from pipelines.errors import UserError
 from vit_tf.config import ModelConfig
 
@@ -25,10 +25,7 @@ class Masking:
 
     def __post_init__(self):
         check_choices(self, "masking.")
-        if not 0 < self.fraction <= 1:
-            raise UserError(
-                f"masking.fraction must be above 0 and at most 1. Received: {self.fraction}."
-            )
+        check_fraction("masking.fraction", self.fraction)
 
 
 def check_masking(name: str, config: ModelConfig, fraction: float):

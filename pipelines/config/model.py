@@ -171,18 +171,21 @@ def _field(config, path):
     return None if holder is None else getattr(holder, name)
 
 
-def model_field_types(name: str) -> dict[str, Any]:
+def model_field_types(name: str | None) -> dict[str, Any]:
     """Returns the type of each field in `Model.fields` of the variant `name`, by dotted path.
+
+    Without a name: the fields of all variants. Fields of one name have one type in all of them.
 
     Raises:
         UserError: for an unknown variant.
     """
     try:
-        config = type(get_variant(name, section="model."))
+        variants = VARIANTS.values() if name is None else [get_variant(name, section="model.")]
     except ValueError as error:
         raise UserError(f"model: {error}") from None
     return {
         path: kind | None
+        for config in dict.fromkeys(map(type, variants))
         for path, kind in field_types(config).items()
         if path not in _SET_ELSEWHERE
     }

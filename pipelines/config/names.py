@@ -1,7 +1,4 @@
-"""Names that flags take, and that no section of an experiment lists.
-
-The choices of a field are its `Literal` type; `fields.choices_of` lists them.
-"""
+"""Choices that flags or several modules name. Those of one field are its own `Literal` type."""
 
 from typing import Literal
 

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Literal
 
-from pipelines.config.fields import check_at_least, check_choices
+from pipelines.config.fields import check, check_at_least, check_choices, check_fraction
 from pipelines.errors import UserError
 
 
@@ -57,19 +57,12 @@ class Optimizer:
             check_at_least(f"optimizer.{name}", getattr(self, name), 0)
         for name in ("momentum", "beta_1", "beta_2"):
             value = getattr(self, name)
-            if not 0 <= value < 1:
-                raise UserError(f"optimizer.{name} must be in [0, 1). Received: {value}.")
-        if self.clip_norm is not None and self.clip_norm <= 0:
-            raise UserError(
-                f"optimizer.clip_norm must be above 0, or none. Received: {self.clip_norm}."
-            )
+            check(f"optimizer.{name}", value, 0 <= value < 1, "in [0, 1)")
+        norm = self.clip_norm
+        check("optimizer.clip_norm", norm, norm is None or norm > 0, "above 0, or none")
         if self.freeze and self.train_only:
             raise UserError(
                 "optimizer.freeze and optimizer.train_only both choose what is trained. Set one of "
                 "them."
             )
-        if not 0 < self.layer_decay <= 1:
-            raise UserError(
-                f"optimizer.layer_decay must be above 0 and at most 1. Received: "
-                f"{self.layer_decay}."
-            )
+        check_fraction("optimizer.layer_decay", self.layer_decay)

@@ -4,7 +4,7 @@ import dataclasses
 import re
 from typing import Literal
 
-from pipelines.config.fields import check_at_least, check_choices
+from pipelines.config.fields import check, check_at_least, check_choices
 from pipelines.errors import UserError
 
 
@@ -88,8 +88,10 @@ class Train:
             )
         for name in ("steps", "batch_size", "accumulate_steps", "log_every", "keep_last"):
             check_at_least(f"train.{name}", getattr(self, name), 1)
-        if self.epochs is not None and self.epochs <= 0:
-            raise UserError(f"train.epochs must be above 0, or none. Received: {self.epochs}.")
+        epochs, decay, smoothing = self.epochs, self.ema_decay, self.label_smoothing
+        check("train.epochs", epochs, epochs is None or epochs > 0, "above 0, or none")
+        check("train.ema_decay", decay, decay is None or 0 <= decay < 1, "in [0, 1), or none")
+        check("train.label_smoothing", smoothing, 0 <= smoothing < 1, "in [0, 1)")
         for name in (
             "eval_every",
             "eval_batches",
@@ -101,14 +103,6 @@ class Train:
             check_at_least(f"train.{name}", getattr(self, name), 0)
         if self.profile is not None:
             self.profiled_steps()
-        if self.ema_decay is not None and not 0 <= self.ema_decay < 1:
-            raise UserError(
-                f"train.ema_decay must be in [0, 1), or none. Received: {self.ema_decay}."
-            )
-        if not 0 <= self.label_smoothing < 1:
-            raise UserError(
-                f"train.label_smoothing must be in [0, 1). Received: {self.label_smoothing}."
-            )
 
     def profiled_steps(self) -> tuple[int, int] | None:
         """Returns `profile` as (finished steps at the begin, at the end).

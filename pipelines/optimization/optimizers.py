@@ -10,7 +10,6 @@ import math
 import tensorflow as tf
 
 from pipelines.optimization.freezing import freeze
-from pipelines.optimization.layer_rates import layer_rates
 from pipelines.optimization.replica_update import update_on_all_replicas
 
 
@@ -186,6 +185,33 @@ def optimizer_of(model, config, schedule, zero_kernel) -> tuple[Optimizer, list[
     notes = freeze(model, config.freeze, zero_kernel, config.train_only)
     rates = layer_rates(model, config.layer_decay)
     return make_optimizer(config, schedule, model.trainable_variables, rates), notes
+
+
+def layer_rates(model, decay) -> dict[str, float] | None:
+    """Factors of the learning rate for `optimizer.layer_decay` (docs/paper.md F.9).
+
+    With the groups g = 0 .. G of `ImageModel.depth_groups`, the factor is decay^(G - g). In a ViT
+    with L layers, G = L + 1: head and final norm have the factor 1, layer i = 0 .. L - 1 has
+    decay^(L - i), and the embeddings (stem, patches, class token, positions) have decay^(L + 1). In
+    a ResNet with S stages, the head has 1, stage s = 1 .. S has decay^(S + 1 - s), and the root has
+    decay^(S + 1).
+
+    Args:
+        model: a built model of `vit_tf`.
+        decay: above 0 to 1.
+
+    Returns:
+        Path of each trainable variable -> its factor; None if decay is 1.
+    """
+    if decay == 1:
+        return None
+    groups = model.depth_groups()
+    return {
+        variable.path: decay ** (len(groups) - 1 - index)
+        for index, layers in enumerate(groups)
+        for layer in layers
+        for variable in layer.trainable_variables
+    }
 
 
 def make_optimizer(config, schedule, variables, rate_factors=None) -> Optimizer:

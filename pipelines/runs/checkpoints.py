@@ -175,18 +175,16 @@ def steps(directory) -> list[int]:
 
 def newest(directory) -> int | None:
     """Returns the newest step with undamaged files, or None."""
-    for step in reversed(steps(directory)):
-        if find_damage(directory, step) is None:
-            return step
-    return None
+    return _first_undamaged(directory, reversed(steps(directory)))
 
 
 def best(directory) -> int | None:
     """Returns the undamaged step with the highest score (the earliest of equals), or None."""
-    for step in _best_first(_scores(directory)):
-        if find_damage(directory, step) is None:
-            return step
-    return None
+    return _first_undamaged(directory, _best_first(_scores(directory)))
+
+
+def _first_undamaged(directory, candidates):
+    return next((step for step in candidates if find_damage(directory, step) is None), None)
 
 
 def prefix(directory, step) -> str:

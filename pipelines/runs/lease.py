@@ -61,12 +61,7 @@ class Lease:
     def __init__(self, workdir, times=None):
         self._workdir, self._times = workdir, times or TIMES
         self._path = storage.join(workdir, NAME)
-        self._holder = {
-            "id": uuid.uuid4().hex,
-            "pid": os.getpid(),
-            "host": socket.gethostname(),
-            "since": time.strftime("%Y-%m-%d %H:%M:%S %z"),
-        }
+        self._holder = {"id": uuid.uuid4().hex} | this_process()
         self._renewed = 0.0
         self._lost = None  # A sentence that says how this process has lost the lease.
         self._lock, self._end = threading.Lock(), threading.Event()
@@ -187,7 +182,17 @@ def _parse(content):
 
 
 def _describe(content):
-    values = _parse(content)
+    return describe_process(_parse(content))
+
+
+def this_process() -> dict:
+    """Returns what identifies this process to people."""
+    since = time.strftime("%Y-%m-%d %H:%M:%S %z")
+    return {"pid": os.getpid(), "host": socket.gethostname(), "since": since}
+
+
+def describe_process(values) -> str:
+    """Returns a phrase about the process of a dict that `this_process` has returned there."""
     if not {"pid", "host", "since"} <= values.keys():
         return "another process"
     pid, host, since = (str(values[key])[:80] for key in ("pid", "host", "since"))

@@ -10,8 +10,6 @@ import fcntl
 import json
 import logging
 import os
-import socket
-import time
 from pathlib import Path
 
 from pipelines.errors import RunError, UserError
@@ -95,18 +93,13 @@ def cannot_write(workdir, error):
 
 def _acquire(path):
     """Locks a file and writes the identity of this process to it; returns its descriptor."""
-    holder = {
-        "pid": os.getpid(),
-        "host": socket.gethostname(),
-        "since": time.strftime("%Y-%m-%d %H:%M:%S %z"),
-    }
     while True:
         lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             _lock(lock, path)
             if _is_at(lock, path):
                 os.ftruncate(lock, 0)
-                os.write(lock, json.dumps(holder).encode())
+                os.write(lock, json.dumps(lease.this_process()).encode())
                 return lock
         except BaseException:
             os.close(lock)
@@ -140,8 +133,6 @@ def _is_at(lock, path):
 
 def _describe_holder(path):
     try:
-        holder = read_json(path)
+        return lease.describe_process(read_json(path))
     except UserError:  # The process has locked the file, but not written to it yet.
         return "another process"
-    pid, host, since = (str(holder.get(key))[:80] for key in ("pid", "host", "since"))
-    return f"process {pid} on {host} since {since}"

@@ -5,7 +5,7 @@ import dataclasses
 import json
 import os
 
-from pipelines.config import Experiment
+from pipelines.config import Assignments, Experiment
 from pipelines.config.fields import differences
 from pipelines.errors import RunError, UserError
 from pipelines.runs import checkpoints, manifest
@@ -37,7 +37,7 @@ _MAY_CHANGE = (
 )
 # Seconds between two uploads of the metrics, which stores limit and which write the whole file.
 _UPLOAD_EVERY = 30.0
-_WARMUP = {"schedule.warmup_steps", "schedule.warmup_epochs"}
+_WARMUP = ("schedule.warmup_steps", "schedule.warmup_epochs")
 _OTHER_WORKDIR = "Choose another --workdir, or delete this one."
 
 
@@ -114,23 +114,19 @@ class Workdir:
         except OSError as error:
             raise RunError(f"Cannot write to {self.path}: {error.strerror}.") from None
 
-    def with_own_warmup(self, experiment: Experiment, assigned, log) -> Experiment:
+    def with_own_warmup(self, experiment: Experiment, assignments: Assignments) -> Experiment:
         """Keeps the warm-up of the run here, which may be scaled, while the run becomes longer.
 
         Args:
             experiment: the experiment that extends the run.
-            assigned: the paths that the user assigned; an assigned warm-up is not changed.
-            log: called with a sentence about the change.
+            assignments: those of the user; an assigned warm-up is not changed.
 
         Raises:
             UserError: if the warm-up does not fit, or `config.json` is damaged.
         """
-        if not storage.exists(self.config) or not _WARMUP.isdisjoint(assigned):
+        if not storage.exists(self.config) or assignments.given(*_WARMUP):
             return experiment
         own = self.read_experiment().schedule.warmup_steps
-        if own == experiment.schedule.warmup_steps:
-            return experiment
-        log(f"--extend keeps the schedule.warmup_steps={own} of the run")
         schedule = dataclasses.replace(experiment.schedule, warmup_steps=own)
         return dataclasses.replace(experiment, schedule=schedule)
 

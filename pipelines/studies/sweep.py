@@ -38,23 +38,22 @@ _RECORD, _CSV = "sweep.json", "sweep.csv"
 _OTHER_WORKDIR = "Choose another --workdir."
 
 
-def describe(plan: Plan):
-    """Prints the trials of a sweep and what they cost."""
-    total = len(plan.trials)
-    for number, trial in enumerate(plan.trials, 1):
-        _log.info(
-            f"trial {number} of {total}: {trial}: {trial.whole.train.steps:,} steps, "
-            f"{with_prefix(trial.flops, 'FLOPs')}"
-        )
-    data = plan.trials[0].tuning.data
-    _log.info(f"trials train on {data.train_split} and are compared on {data.eval_split}")
-    _log.info(
-        f"final runs of the best: {plan.seeds}, on {plan.base.data.train_split}, tested on "
-        f"{plan.base.data.eval_split}"
-    )
+def describe(plan: Plan) -> list[str]:
+    """Returns lines about the trials of a sweep and what they cost."""
+    total, tuning = len(plan.trials), plan.trials[0].tuning.data
     flops = [trial.flops for trial in plan.trials]
     most = sum(flops) + plan.seeds * max(flops)
-    _log.info(f"all runs: at most {with_prefix(most, 'FLOPs')}")
+    return [
+        *(
+            f"trial {number} of {total}: {trial}: {trial.whole.train.steps:,} steps, "
+            f"{with_prefix(trial.flops, 'FLOPs')}"
+            for number, trial in enumerate(plan.trials, 1)
+        ),
+        f"trials train on {tuning.train_split} and are compared on {tuning.eval_split}",
+        f"final runs of the best: {plan.seeds}, on {plan.base.data.train_split}, tested on "
+        f"{plan.base.data.eval_split}",
+        f"all runs: at most {with_prefix(most, 'FLOPs')}",
+    ]
 
 
 def run(plan: Plan, path, strategy) -> dict:

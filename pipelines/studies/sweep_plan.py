@@ -8,7 +8,7 @@ import re
 import zlib
 from typing import Any
 
-from pipelines.config import Experiment, override
+from pipelines.config import Assignments, Experiment
 from pipelines.data.sources.open import open_source
 from pipelines.data.sources.splits import choose_splits
 from pipelines.data.sources.subset import subset_size
@@ -88,7 +88,7 @@ def make_plan(experiment, grid, hold_out, seeds, replicas, assigned=()) -> Plan:
         hold_out: the fraction of the training split that is held out.
         seeds: how often the best trial is trained on the whole training split.
         replicas: number of replicas that train.
-        assigned: the paths that the user assigned besides the grid; see `override`.
+        assigned: the paths that the user assigned besides the grid; see `Assignments.apply`.
 
     Raises:
         UserError: if a value of the grid, the data or the initial weights cannot be used.
@@ -108,8 +108,9 @@ def make_plan(experiment, grid, hold_out, seeds, replicas, assigned=()) -> Plan:
     dataclasses.replace(base, seed=base.seed + max(seeds - 1, 0))  # Checks the largest seed.
     trials = []
     for texts in itertools.product(*fields.values()):
-        assignments = [f"{path}={text}" for path, text in zip(fields, texts, strict=True)]
-        trial = override(base, assignments, say_once, "--grid", assigned)
+        pairs = map("=".join, zip(fields, texts, strict=True))
+        assignments = Assignments.parse(pairs, "--grid")
+        trial, notes = assignments.apply(base, assigned)
         values = {path: _value(trial, path) for path in fields}
         # Without the held-out part, an epoch has fewer steps.
         whole, tuning = (
@@ -119,11 +120,11 @@ def make_plan(experiment, grid, hold_out, seeds, replicas, assigned=()) -> Plan:
                 subset_size(trial.data, source, examples),
             )
         )
-        for note in (*whole.notes, *tuning.notes):
+        for note in (*notes, *whole.notes, *tuning.notes):
             say_once(note)
         start = (trial.init_from, trial.init_weights, trial.model)
         if trial.init_from and start not in checked:
-            check_initial(whole.experiment, assignments, "--grid")
+            check_initial(whole.experiment, assignments)
             checked.add(start)
         data = dataclasses.replace(trial.data, train_split=rest, eval_split=held)
         trials.append(

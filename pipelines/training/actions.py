@@ -57,29 +57,6 @@ def log_action(settings, trainer, progress) -> Action:
     return Action(every=settings.log_every, act=act, uses_weights=False)
 
 
-def histogram_action(settings, trainer, board) -> Action:
-    """Writes histograms of the weights for TensorBoard."""
-    return Action(
-        every=settings.histograms_every,
-        act=lambda step: board.histograms(step, trainer.model.weights),
-    )
-
-
-def checkpoint_action(settings, store) -> Action:
-    """Saves a checkpoint."""
-    return Action(every=settings.checkpoint_every, act=store.save)
-
-
-def reconstruction_action(settings, trainer, reconstructions, board) -> Action:
-    """Draws the reconstructions of masked patches for TensorBoard."""
-
-    def act(step):
-        with trainer.evaluated_weights():
-            reconstructions.show(board, step)
-
-    return Action(every=settings.eval_every, act=act, is_evaluation=True)
-
-
 def few_shot_action(settings, trainer, monitor: FewShotMonitor, store, progress) -> Action:
     """Evaluates the features of the model, unless the metrics have a line for the step."""
 
@@ -132,10 +109,19 @@ def run_actions(prepared, trainer, reconstructions, store, progress, signals) ->
     model, strategy, task = trainer.model, trainer.strategy, prepared.task
     actions = [log_action(settings, trainer, progress)]
     if settings.histograms_every:
-        actions.append(histogram_action(settings, trainer, progress.board))
-    actions.append(checkpoint_action(settings, store))
+
+        def histograms(step):
+            progress.board.histograms(step, model.weights)
+
+        actions.append(Action(every=settings.histograms_every, act=histograms))
+    actions.append(Action(every=settings.checkpoint_every, act=store.save))
     if reconstructions is not None:
-        actions.append(reconstruction_action(settings, trainer, reconstructions, progress.board))
+
+        def reconstruct(step):
+            with trainer.evaluated_weights():
+                reconstructions.show(progress.board, step)
+
+        actions.append(Action(every=settings.eval_every, act=reconstruct, is_evaluation=True))
     if (few_shot := data.few_shot) is not None:
         features, own = task.encoder(model).features, prepared.experiment.few_shot
         monitor = FewShotMonitor(features, strategy, few_shot.train, few_shot.test, own, signals)

@@ -16,6 +16,7 @@ from pipelines.runs.strategies import describe
 from pipelines.runs.workdir import Workdir
 from pipelines.stored_models import model_source
 from pipelines.training.prepare import prepare
+from vit_tf import cost
 
 _PREFIXES = ("", "k", "M", "G", "T", "P", "exa")
 
@@ -62,12 +63,12 @@ def dry_run(experiment, workdir, strategy, request=Request()):
         f"devices: {describe(strategy)}",
     ]
     print("\n".join(description))
-    if isinstance(prepared.data_error, MissingDataError):
-        print(f"first batch: none, since the data are not here. {prepared.data_error}")
-    elif prepared.data_error is not None:
-        raise prepared.data_error
-    else:
+    try:
+        if prepared.data_error is not None:
+            raise prepared.data_error
         print(f"first batch: {_first_batch(data.train)}")
+    except MissingDataError as error:
+        print(f"first batch: none, since the data are not here. {error}")
 
 
 def _initial_weights(experiment):
@@ -79,15 +80,15 @@ def _initial_weights(experiment):
 
 
 def _costs(prepared):
-    sizes, train = prepared.sizes, prepared.experiment.train
+    sizes, train, config = prepared.sizes, prepared.experiment.train, prepared.model_config
     yield (
-        f"size: {sizes.parameters:,} parameters in {sizes.arrays} arrays, "
-        f"{sizes.weight_bytes / 1e6:,.1f} MB"
+        f"size: {cost.parameters(config):,} parameters in {cost.arrays(config)} arrays, "
+        f"{cost.weight_bytes(config) / 1e6:,.1f} MB"
     )
     flops = sizes.training_flops
     whole = f", {with_prefix(flops, 'FLOPs')} for all {train.steps:,} steps"
     yield (
-        f"cost: {with_prefix(sizes.macs, 'MACs')} per image forward, "
+        f"cost: {with_prefix(cost.macs(config), 'MACs')} per image forward, "
         f"{with_prefix(flops // train.steps, 'FLOPs')} per step"
         + (whole if train.epochs is None else "; the number of steps comes from the data")
     )

@@ -8,10 +8,9 @@ import dataclasses
 import functools
 
 from custom_ops import dispatch
-from pipelines.config import Experiment
+from pipelines.config import Experiment, Request
 from pipelines.config.epochs import with_steps
-from pipelines.config.experiment import Request
-from pipelines.data.sources.splits import choose_splits
+from pipelines.data.sources.splits import split_notes, with_splits
 from pipelines.errors import DataError, MissingDataError, UserError
 from pipelines.runs.strategies import is_tpu
 from pipelines.tasks.losses import check_loss
@@ -23,23 +22,15 @@ from vit_tf.config import ModelConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """Size and cost of a run (`vit_tf.cost`).
+    """What a run computes and holds (`vit_tf.cost` has the size of its model).
 
     Attributes:
-        parameters: number of parameters of the model.
-        arrays: number of its arrays.
-        weight_bytes: bytes of its weights.
-        macs: multiply-adds of a forward pass of one image.
         training_flops: FLOPs of all steps: 2 for each multiply-add.
         state_bytes: bytes of weights, gradients and optimizer on each device.
         images: number of images that a device processes at a time.
         activation_bytes: bytes of their activations, about.
     """
 
-    parameters: int
-    arrays: int
-    weight_bytes: int
-    macs: int
     training_flops: int
     state_bytes: int
     images: int
@@ -75,15 +66,11 @@ class PreparedRun:
 
     @functools.cached_property
     def sizes(self) -> Sizes:
-        """Size and cost of the run."""
+        """What the run computes and holds."""
         config, experiment = self.model_config, self.experiment
         train, optimizer = experiment.train, experiment.optimizer
         images = train.batch_size // (self.replicas * train.accumulate_steps)
         return Sizes(
-            parameters=cost.parameters(config),
-            arrays=cost.arrays(config),
-            weight_bytes=cost.weight_bytes(config),
-            macs=cost.macs(config),
             training_flops=2 * cost.training_macs(config) * train.batch_size * train.steps,
             state_bytes=cost.training_bytes(
                 config, optimizer.name, train.ema_decay is not None, optimizer.momentum_dtype
@@ -108,9 +95,10 @@ def prepare(experiment, run, strategy, request=Request(), keeps_data_errors=Fals
         DataError: if the data are missing or cannot be used, unless `keeps_data_errors`.
     """
     notes, data, data_error, steps_before = [], None, None, None
-    how = (strategy.num_replicas_in_sync, is_tpu(strategy), request.assigned)
+    how = (strategy.num_replicas_in_sync, is_tpu(strategy), request.assignments.values)
     try:
-        splits = choose_splits(experiment.data, notes.append)
+        splits = with_splits(experiment.data)
+        notes += split_notes(experiment.data, splits)
         experiment = dataclasses.replace(experiment, data=splits)
         data = open_data(experiment, run)
         prepared = resolve(experiment, data.train.source, *how)
@@ -123,7 +111,11 @@ def prepare(experiment, run, strategy, request=Request(), keeps_data_errors=Fals
     experiment = prepared.experiment
     if data is not None:
         if request.extend:
-            experiment = run.with_own_warmup(experiment, request.assigned, notes.append)
+            extended = run.with_own_warmup(experiment, request.assignments)
+            if extended != experiment:
+                warmup = extended.schedule.warmup_steps
+                notes.append(f"--extend keeps the schedule.warmup_steps={warmup} of the run")
+            experiment = extended
         try:
             few_shot = open_few_shot_data(experiment, data.train.bad_images)
             data = dataclasses.replace(data, few_shot=few_shot)
@@ -163,7 +155,7 @@ def resolve(experiment, source, replicas, on_tpu=False, assigned=(), images=None
         if experiment.reads_labels:
             check_loss(source, experiment.train.loss)
         images = source.num_examples if images is None else images
-        experiment = with_steps(experiment, images, notes.append, assigned)
+        experiment, notes = with_steps(experiment, images, assigned)
         num_classes = source.num_classes
     model_config = experiment.model_config(num_classes)
     check_input(experiment.train, model_config, replicas, on_tpu)

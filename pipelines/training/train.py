@@ -27,7 +27,6 @@ from pipelines.runs.signals import Signals
 from pipelines.runs.strategies import describe, is_tpu, num_hosts
 from pipelines.runs.workdir import Workdir
 from pipelines.stored_models import model_source
-from pipelines.tasks.task import task_of
 from pipelines.training.actions import run_actions
 from pipelines.training.loop import TrainingLoop
 from pipelines.training.non_finite import NonFinitePolicy
@@ -77,10 +76,17 @@ def _train(prepared, run, strategy, log_file, on_metrics):
     experiment, data = prepared.experiment, prepared.data.train
     settings = experiment.train
     is_new = not checkpoints.steps(run.checkpoints)
-    initial = _initial(experiment) if is_new else None
-
-    trainer = build_trainer(experiment, prepared.model_config, strategy)
-    store = _open_store(trainer, run, settings)
+    # A resumed run does not need its initial weights.
+    starts = is_new and experiment.init_from
+    initial = model_source.find(starts, experiment.init_weights) if starts else None
+    trainer = build_trainer(experiment, prepared.task, strategy)
+    store = CheckpointStore(
+        run.checkpoints,
+        trainer.checkpoint,
+        keep_last=settings.keep_last,
+        keep_every=settings.keep_every,
+        before_save=run.sync,
+    )
     encoder = prepared.task.encoder(trainer.model)
     step = _restore(trainer, store, run, encoder, initial, data.preprocessing)
     trainer.open_dataset(data.dataset)
@@ -140,17 +146,6 @@ def _train(prepared, run, strategy, log_file, on_metrics):
     return run.read_metrics()[-1]
 
 
-def _open_store(trainer, run, settings):
-    """The checkpoints of a run; what is kept of them is in `settings`, of train."""
-    return CheckpointStore(
-        run.checkpoints,
-        trainer.checkpoint,
-        keep_last=settings.keep_last,
-        keep_every=settings.keep_every,
-        before_save=run.sync,
-    )
-
-
 def _show(board, experiment, data, step):
     """Writes to TensorBoard what a run starts with."""
     board.configuration(experiment.to_dict())
@@ -159,16 +154,15 @@ def _show(board, experiment, data, step):
         board.images("training images", step, data.sample_images(), seen)
 
 
-def build_trainer(experiment, model_config, strategy):
+def build_trainer(experiment, task, strategy):
     """Builds the `Trainer` of an experiment and draws the weights of a run from scratch.
 
     Args:
         experiment: the `Experiment` to run.
-        model_config: configuration of its model, with the number of classes of the data.
+        task: what its model learns, see `tasks.task.task_of`.
         strategy: `tf.distribute.Strategy`.
     """
-    settings, tuning = experiment.train, experiment.optimizer
-    task = task_of(experiment, model_config)
+    settings, tuning, config = experiment.train, experiment.optimizer, task.config
     # Directly before the first draw: earlier code, such as preparing a data set, draws too.
     keras.utils.set_random_seed(experiment.seed)
     peak = tuning.learning_rate
@@ -187,10 +181,10 @@ def build_trainer(experiment, model_config, strategy):
         if model.compute_dtype == "float16":
             loss_scale = LossScale()
     _log.info(
-        f"{experiment.model.name} with {model_config.summary()}: "
-        f"{vit_tf.cost.parameters(model_config):,} parameters, {describe(strategy)}"
+        f"{experiment.model.name} with {config.summary()}: "
+        f"{vit_tf.cost.parameters(config):,} parameters, {describe(strategy)}"
     )
-    for note in [*task.notes(), *frozen, *size_notes(model_config, "model.")]:
+    for note in [*task.notes(), *frozen, *size_notes(config, "model.")]:
         _log.info(note)
     step_settings = StepSettings(
         losses=task.losses,
@@ -202,13 +196,6 @@ def build_trainer(experiment, model_config, strategy):
         notes_bad_rows=experiment.data.bad_images == "skip",
     )
     return Trainer(model, optimizer, strategy, step_settings, ema, loss_scale)
-
-
-def _initial(experiment):
-    """The source of the initial weights, which a resumed run does not need; None for random."""
-    if not experiment.init_from:
-        return None
-    return model_source.find(experiment.init_from, experiment.init_weights)
 
 
 def _restore(trainer, store, run, encoder, initial, preprocessing):

@@ -23,7 +23,7 @@ def training_step(experiment, num_classes=10, mixed_labels=False) -> bytes:
         mixed_labels: whether the labels are rows of probabilities, as after MixUp.
     """
     config = experiment.model_config(num_classes)
-    trainer = build_trainer(experiment, config, one_device())
+    trainer = build_trainer(experiment, task_of(experiment, config), one_device())
     dtype = experiment.data.image_dtype
     return lower(trainer.replica_step, _batch(experiment, num_classes, mixed_labels, dtype))
 

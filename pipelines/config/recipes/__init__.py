@@ -1,6 +1,6 @@
 """The recipes: name -> function that returns an `Experiment`."""
 
-from pipelines.config.experiment import Experiment
+from pipelines.config import Experiment
 from pipelines.config.recipes import (
     ablations,
     augreg,

@@ -2,8 +2,7 @@
 
 import dataclasses
 
-from pipelines.config.experiment import Experiment
-from pipelines.config.optimizer import Optimizer
+from pipelines.config import Experiment, Optimizer, Schedule
 from pipelines.config.recipes.pretraining import (
     JFT_DATA,
     imagenet,
@@ -11,7 +10,6 @@ from pipelines.config.recipes.pretraining import (
     pretraining_model,
 )
 from pipelines.config.recipes.rows import JFT, one_per_row
-from pipelines.config.schedule import Schedule
 
 
 def regularisation_search() -> Experiment:

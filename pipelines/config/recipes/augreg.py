@@ -2,11 +2,8 @@
 
 import dataclasses
 
+from pipelines.config import Data, Experiment, Model, Optimizer, Schedule, Train
 from pipelines.config.augmentation import AUGREG_LEVELS
-from pipelines.config.data import Data
-from pipelines.config.experiment import Experiment
-from pipelines.config.model import Model
-from pipelines.config.optimizer import Optimizer
 from pipelines.config.recipes.pretraining import (
     CENTRAL_CROP,
     IMAGENET_21K_DATA,
@@ -15,8 +12,6 @@ from pipelines.config.recipes.pretraining import (
     pretraining_model,
 )
 from pipelines.config.recipes.rows import IMAGENET, IMAGENET_21K, one_per_row, steps_for
-from pipelines.config.schedule import Schedule
-from pipelines.config.train import Train
 
 
 def _augreg(dataset, level, images, epochs, head_bias, expected) -> Experiment:

@@ -1,16 +1,12 @@
 """Fine-tuning of ResNets by BiT-HyperRule (Kolesnikov et al., 2020; docs/paper.md K.3)."""
 
-from pipelines.config.data import Data
-from pipelines.config.experiment import Experiment
-from pipelines.config.model import Model
-from pipelines.config.optimizer import Optimizer
+from pipelines.config import Data, Experiment, Model, Optimizer, Schedule
 from pipelines.config.recipes.rows import (
     IMAGENET,
     fine_tuning_length,
     hyper_rule_length,
     one_per_row,
 )
-from pipelines.config.schedule import Schedule
 
 
 def hyper_rule(*, model, weights, dataset, eval_split, images, image_side) -> Experiment:

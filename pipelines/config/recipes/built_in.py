@@ -1,11 +1,6 @@
 """Recipes for the data sets inside the package. They run in minutes on a CPU."""
 
-from pipelines.config.data import Data
-from pipelines.config.experiment import Experiment
-from pipelines.config.model import Model
-from pipelines.config.optimizer import Optimizer
-from pipelines.config.schedule import Schedule
-from pipelines.config.train import Train
+from pipelines.config import Data, Experiment, Model, Optimizer, Schedule, Train
 
 
 def digits() -> Experiment:

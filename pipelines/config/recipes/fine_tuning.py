@@ -4,12 +4,8 @@ A run replaces the head by zeros. Micro-batches of a tenth of a batch or less fi
 accelerators; `train.accumulate_steps` does not change the result.
 """
 
-from pipelines.config.data import Data
-from pipelines.config.experiment import Experiment
-from pipelines.config.model import Model
-from pipelines.config.optimizer import Optimizer
+from pipelines.config import Data, Experiment, Model, Optimizer, Schedule
 from pipelines.config.recipes.rows import fine_tuning_length, one_per_row
-from pipelines.config.schedule import Schedule
 
 
 def fine_tuning(

@@ -2,15 +2,10 @@
 
 import dataclasses
 
-from pipelines.config.experiment import Experiment
-from pipelines.config.masking import Masking
-from pipelines.config.model import Model
-from pipelines.config.optimizer import Optimizer
+from pipelines.config import Experiment, Masking, Model, Optimizer, Schedule, Train
 from pipelines.config.recipes.built_in import digits
 from pipelines.config.recipes.pretraining import BATCH_SIZE, JFT_DATA
 from pipelines.config.recipes.rows import one_per_row
-from pipelines.config.schedule import Schedule
-from pipelines.config.train import Train
 
 
 def _jft(target, finding) -> Experiment:

@@ -3,19 +3,8 @@
 R152x2 with 14 epochs and R200x3 have no row in the table.
 """
 
-from pipelines.config.data import Data
-from pipelines.config.experiment import Experiment
-from pipelines.config.model import Model
-from pipelines.config.optimizer import Optimizer
-from pipelines.config.recipes.rows import (
-    IMAGENET,
-    IMAGENET_21K,
-    JFT,
-    one_per_row,
-    steps_for,
-)
-from pipelines.config.schedule import Schedule
-from pipelines.config.train import Train
+from pipelines.config import Data, Experiment, Model, Optimizer, Schedule, Train
+from pipelines.config.recipes.rows import IMAGENET, IMAGENET_21K, JFT, one_per_row, steps_for
 from vit_tf.config.variants import get_variant
 
 BATCH_SIZE = 4096
@@ -55,6 +44,16 @@ def pretraining_length(epochs: int, images: int) -> Train:
     )
 
 
+def _adam(learning_rate, weight_decay, clip_norm=None):
+    return Optimizer(
+        name="adamw",
+        learning_rate=learning_rate,
+        weight_decay=weight_decay,
+        weight_decay_mask="all",
+        clip_norm=clip_norm,
+    )
+
+
 def _jft(model, epochs, learning_rate, accuracy, exaflops) -> Experiment:
     """{model} on JFT-300M, {epochs} epochs.
 
@@ -68,13 +67,7 @@ def _jft(model, epochs, learning_rate, accuracy, exaflops) -> Experiment:
     return Experiment(
         model=pretraining_model(model),
         data=JFT_DATA,
-        optimizer=Optimizer(
-            name="adamw",
-            learning_rate=learning_rate,
-            weight_decay=0.1,
-            weight_decay_mask="all",
-            clip_norm=None,
-        ),
+        optimizer=_adam(learning_rate, weight_decay=0.1),
         schedule=Schedule(warmup_steps=10_000, decay="linear"),
         train=pretraining_length(epochs, JFT),
     )
@@ -93,13 +86,7 @@ def _imagenet21k(model, epochs, expected) -> Experiment:
     return Experiment(
         model=pretraining_model(model, dropout=0.1),
         data=IMAGENET_21K_DATA,
-        optimizer=Optimizer(
-            name="adamw",
-            learning_rate=1e-3,
-            weight_decay=0.03,
-            weight_decay_mask="all",
-            clip_norm=None,
-        ),
+        optimizer=_adam(1e-3, weight_decay=0.03),
         schedule=Schedule(warmup_steps=10_000, decay="linear"),
         train=pretraining_length(epochs, IMAGENET_21K),
     )
@@ -119,13 +106,7 @@ def imagenet(model, accuracy) -> Experiment:
     return Experiment(
         model=pretraining_model(model, dropout=0.1),
         data=IMAGENET_DATA,
-        optimizer=Optimizer(
-            name="adamw",
-            learning_rate=3e-3,
-            weight_decay=0.3,
-            weight_decay_mask="all",
-            clip_norm=1.0,
-        ),
+        optimizer=_adam(3e-3, weight_decay=0.3, clip_norm=1.0),
         schedule=Schedule(warmup_steps=10_000, decay="cosine"),
         train=pretraining_length(300, IMAGENET),
     )

@@ -4,8 +4,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pipelines.config.experiment import Experiment
-from pipelines.config.train import Train
+from pipelines.config import Experiment, Train
 
 # Training images per epoch, as the paper counts them (section 4.1).
 JFT, IMAGENET_21K, IMAGENET = 303_000_000, 14_000_000, 1_281_167

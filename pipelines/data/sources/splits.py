@@ -21,19 +21,26 @@ _log = logging.getLogger(__name__)
 
 
 def choose_splits(data, training=True):
-    """Does what `with_splits` does, and logs the chosen splits, unless they are train and test."""
+    """Does what `with_splits` does, and logs `split_notes`."""
     chosen = with_splits(data, training)
+    for note in split_notes(data, chosen):
+        _log.info(note)
+    return chosen
+
+
+def split_notes(data, chosen) -> list[str]:
+    """A sentence about the splits that were chosen for `data`, unless they are train and test."""
     takes = {
         what: getattr(chosen, field)
         for field, what in (("train_split", "training"), ("eval_split", "evaluation"))
         if getattr(chosen, field) != getattr(data, field)
     }
-    if not {"train", "test"}.issuperset(takes.values()):
-        names = split_names(data.name, data.data_dir) or ("train", "test")
-        splits = "split" if len(names) == 1 else "splits"
-        taken = ", ".join(f"{what} takes {split}" for what, split in takes.items())
-        _log.info(f"{data.name} has the {splits} {', '.join(names)}: {taken}")
-    return chosen
+    if {"train", "test"}.issuperset(takes.values()):
+        return []
+    names = split_names(data.name, data.data_dir) or ("train", "test")
+    splits = "split" if len(names) == 1 else "splits"
+    taken = ", ".join(f"{what} takes {split}" for what, split in takes.items())
+    return [f"{data.name} has the {splits} {', '.join(names)}: {taken}"]
 
 
 def with_splits(data, training=True):

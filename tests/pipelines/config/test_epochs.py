@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from pipelines.config import Experiment, Schedule, Train, override
+from pipelines.config import Assignments, Experiment, Schedule, Train, override
 from pipelines.config.epochs import with_steps
 from pipelines.config.summary import summary
 from pipelines.errors import UserError
@@ -14,12 +14,11 @@ RECIPE = Experiment(train=Train(steps=1000, batch_size=10), schedule=Schedule(wa
 
 def resolve(*assignments, examples=100, recipe=RECIPE):
     """`(steps, warm-up, what was said)` of the recipe with assignments."""
-    said = []
-    experiment = override(recipe, list(assignments), said.append)
-    paths = [text.partition("=")[0] for text in assignments]
-    experiment = with_steps(experiment, examples, said.append, paths)
+    parsed = Assignments.parse(assignments)
+    experiment, said = parsed.apply(recipe)
+    experiment, notes = with_steps(experiment, examples, parsed.values)
     assert experiment.train.epochs is experiment.schedule.warmup_epochs is None
-    return experiment.train.steps, experiment.schedule.warmup_steps, said
+    return experiment.train.steps, experiment.schedule.warmup_steps, [*said, *notes]
 
 
 @pytest.mark.parametrize(
@@ -120,7 +119,7 @@ def test_assigned_steps_replace_epochs():
     recipe = override(RECIPE, ["train.epochs=3", "schedule.warmup_epochs=1"])
     assert resolve(recipe=recipe)[:2] == (30, 10)
     changed = override(recipe, ["train.steps=70", "schedule.warmup_steps=7"])
-    assert with_steps(changed, 100, print) is changed
+    assert with_steps(changed, 100) == (changed, [])
     assert (changed.train.steps, changed.schedule.warmup_steps) == (70, 7)
     kept = override(RECIPE, ["train.steps=70", "train.epochs=none", "schedule.warmup_steps=7"])
     assert kept.train.steps == 70

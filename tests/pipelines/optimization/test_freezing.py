@@ -8,6 +8,7 @@ import vit_tf
 from pipelines.errors import UserError
 from pipelines.optimization.freezing import freeze
 from pipelines.runs.workdir import Workdir
+from pipelines.tasks.task import task_of
 from pipelines.training.train import build_trainer, train
 from tests.pipelines.process import assert_user_error
 from tests.pipelines.tiny import (
@@ -39,7 +40,7 @@ SETTINGS = (
 def trainer_of(*assignments, strategy=None):
     """A trainer, by default on one device, whose head is not zero, and one batch."""
     experiment, strategy = tiny_experiment(*SETTINGS, *assignments), strategy or one_device()
-    trainer = build_trainer(experiment, experiment.model.config(10), strategy)
+    trainer = build_trainer(experiment, task_of(experiment, experiment.model.config(10)), strategy)
     rng = np.random.default_rng(0)
     trainer.model.head.kernel.assign(0.1 * rng.normal(size=trainer.model.head.kernel.shape))
     trainer.ema.initialize()
@@ -160,7 +161,9 @@ def test_a_run_with_micro_batches_and_resume(tmp_path, logged, uncompiled):
     resumed = cut_short(tmp_path / "run", tmp_path / "resumed", 1)
     train(experiment, resumed, one_device())
     assert_same_weights(resumed, tmp_path / "run")
-    model = build_trainer(experiment, experiment.model.config(10), one_device()).model
+    model = build_trainer(
+        experiment, task_of(experiment, experiment.model.config(10)), one_device()
+    ).model
     ended, averaged = (arrays(tmp_path / "run", name) for name in ("final.npz", "ema.npz"))
     start = np.array(model.patch_embedding.kernel)
     for found in (ended, averaged):

@@ -6,7 +6,7 @@ import pytest
 import vit_tf
 from pipelines.errors import UserError
 from pipelines.optimization.freezing import freeze
-from pipelines.optimization.layer_rates import layer_rates
+from pipelines.optimization.optimizers import layer_rates
 from pipelines.training.train import train
 from tests.pipelines.tiny import arrays, one_device, tiny_experiment
 from tests.vit_tf import tiny

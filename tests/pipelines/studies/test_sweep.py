@@ -163,7 +163,7 @@ def test_a_sweep_that_lost_its_lease_writes_nothing_more(tmp_path, train, monkey
                 raise RunError("taken over")
 
         @contextlib.contextmanager
-        def leased(workdir, log, check=check):
+        def leased(workdir, check=check):
             workdir.mkdir(exist_ok=True)
             yield check
 

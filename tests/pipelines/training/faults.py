@@ -10,6 +10,7 @@ import vit_tf
 from pipelines.data import batch_listing, pipeline
 from pipelines.data.sources.open import open_source
 from pipelines.runs.strategies import make_strategy
+from pipelines.tasks.task import task_of
 from pipelines.training.train import build_trainer
 from pipelines.training.train_data import TrainData
 from tests.pipelines.tiny import tiny_experiment
@@ -115,7 +116,7 @@ def make_trainer(strategy, experiment):
     """`(trainer, data)` with the initial weights of a run; no dataset is open."""
     data = train_data(experiment)
     model_config = experiment.model.config(data.source.num_classes)
-    trainer = build_trainer(experiment, model_config, strategy)
+    trainer = build_trainer(experiment, task_of(experiment, model_config), strategy)
     trainer.ema.initialize()
     return trainer, data
 

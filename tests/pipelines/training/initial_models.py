@@ -1,9 +1,12 @@
 """Files of initial models of every kind, and what fine-tuning chooses for them."""
 
+import logging
+
 import numpy as np
 
 import vit_tf
-from pipelines.config import recipes
+from pipelines.config import Assignments, Request, recipes
+from pipelines.runs.log_lines import attached
 from pipelines.training import fine_tuning
 from tests.pipelines import encoded
 from tests.vit_tf import tiny
@@ -95,10 +98,13 @@ def write_initial(kind, folder):
 
 
 def choose(*assignments, start=None, workdir="no run", replicas=1):
-    """`(experiment, lines that were printed)`."""
-    said = []
+    """`(experiment, lines that were logged, and the line about photos)`."""
+    said, handler = [], logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())
     start = start or recipes.get_recipe("digits")
-    given = (start, list(assignments), workdir, said.append)
-    experiment, chosen = fine_tuning.choose(*given, replicas=replicas)
-    assert chosen == "" or chosen.startswith("chosen for photos")
-    return experiment, [*said, *([chosen] if chosen else [])]
+    request = Request(assignments=Assignments.parse(assignments))
+    with attached(handler):
+        experiment, chosen = fine_tuning.choose(start, request, workdir, replicas=replicas)
+    assert chosen.assignments is request.assignments
+    assert chosen.origin == "" or chosen.origin.startswith("chosen for photos")
+    return experiment, [*said, *([chosen.origin] if chosen.origin else [])]

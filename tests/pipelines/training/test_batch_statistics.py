@@ -7,6 +7,7 @@ import tensorflow as tf
 from pipelines.errors import UserError
 from pipelines.runs import checkpoints
 from pipelines.runs.checkpoints import CheckpointStore
+from pipelines.tasks.task import task_of
 from pipelines.training.prepare import check_input
 from pipelines.training.train import build_trainer
 from tests.pipelines.families import axial_resnet
@@ -16,7 +17,9 @@ from vit_tf.layers import BatchNorm
 
 def make_trainer(*assignments):
     experiment = axial_resnet("train.ema_decay=0.5", *assignments)
-    trainer = build_trainer(experiment, experiment.model.config(10), one_device())
+    trainer = build_trainer(
+        experiment, task_of(experiment, experiment.model.config(10)), one_device()
+    )
     trainer.ema.initialize()
     return trainer
 

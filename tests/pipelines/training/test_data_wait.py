@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from pipelines.runs import progress
 from pipelines.runs.workdir import Workdir
+from pipelines.tasks.task import task_of
 from pipelines.training.train import build_trainer, train
 from tests.pipelines.tiny import one_device, tiny_experiment
 from tests.pipelines.training.faults import STRATEGIES
@@ -63,7 +64,7 @@ def source_of(clock, events, replicas):
 def test_the_clock_is_read_before_and_after_each_batch(strategy, monkeypatch):
     """Before it: after the step of the batch before. After it: before its own step."""
     strategy, experiment = STRATEGIES[strategy](), tiny_experiment("model.layers=1")
-    trainer = build_trainer(experiment, experiment.model.config(10), strategy)
+    trainer = build_trainer(experiment, task_of(experiment, experiment.model.config(10)), strategy)
     replicas, events = strategy.num_replicas_in_sync, []
     clock = Clock(events)
     monkeypatch.setattr(tf, "timestamp", clock)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import vit_tf
-from pipelines.config import Experiment, override, recipes
+from pipelines.config import Assignments, Experiment, Request, override, recipes
+from pipelines.config.recipes.photos import photos as photos_recipe
 from pipelines.errors import UserError
 from pipelines.runs.workdir import Workdir
 from pipelines.stored_models import model_source
@@ -160,7 +161,17 @@ def test_settings_for_photos_are_those_of_the_paper(initial, photos):
 )
 def test_batches_fit_the_data_and_the_memory(examples, name, replicas, own, expected):
     config = override(Experiment(), [f"model.name={name}", "model.image_size=384"]).model
-    batch, parts = fine_tuning._batch(examples, config, replicas, own)
+    image_bytes = vit_tf.cost.activation_bytes(config.config(1), 1, fused=False)
+    train = photos_recipe(
+        Experiment(),
+        examples=examples,
+        replicas=replicas,
+        image_bytes=image_bytes,
+        splits=name != "AxialResNet-26S",
+        pixels={},
+        batch_size=own,
+    ).train
+    batch, parts = train.batch_size, train.accumulate_steps
     assert batch == expected and batch % (replicas * parts) == 0
 
     def fits(parts):
@@ -274,17 +285,16 @@ def test_a_recipe_with_weights_of_its_own_needs_nothing():
 def test_a_file_of_settings_is_complete(initial, photos):
     _, path = initial("AugReg")
     start, _ = choose(f"init_from={path}", "model.classifier=gap")
-    kept = fine_tuning.choose(start, ["seed=4"], "no run", print, is_complete=True)
-    assert kept == (dataclasses.replace(start, seed=4), "")
+    request = Request(assignments=Assignments.parse(["seed=4"]))
+    kept = fine_tuning.choose(start, request, "no run", is_complete=True)
+    assert kept == (dataclasses.replace(start, seed=4), request)
     other = override(start, ["model.layers=5"])
     with pytest.raises(UserError, match="The model ViT.* does not fit .*Use --set model.name="):
-        fine_tuning.choose(other, [], "no run", print, is_complete=True)
-    digits, given = (
-        recipes.get_recipe("digits"),
-        ["init_from=shipped", f"data.name=folder:{photos}"],
-    )
+        fine_tuning.choose(other, Request(), "no run", is_complete=True)
+    given = Assignments.parse(["init_from=shipped", f"data.name=folder:{photos}"])
+    digits, request = recipes.get_recipe("digits"), Request(assignments=given)
     with pytest.raises(UserError, match="would be trained at 16 x 16 pixels"):
-        fine_tuning.choose(digits, given, "no run", print, is_complete=True)
+        fine_tuning.choose(digits, request, "no run", is_complete=True)
 
 
 def test_a_headless_model_is_fine_tuned(tmp_path, photos):

@@ -5,6 +5,7 @@ import json
 import pytest
 
 import vit_tf
+from pipelines.config import Request
 from pipelines.errors import UserError
 from pipelines.training import fine_tuning
 from tests.pipelines.process import assert_user_error
@@ -71,4 +72,4 @@ def test_an_initial_model_that_cannot_be_read_is_named(tmp_path):
     """A configuration that names it itself, as that of an earlier run does."""
     start = tiny_experiment("init_from=s3://bucket/a")
     with pytest.raises(UserError, match="Cannot read s3://bucket/a: .* no file system for s3"):
-        fine_tuning.choose(start, [], str(tmp_path / "run"), print)
+        fine_tuning.choose(start, Request(), str(tmp_path / "run"))

@@ -12,6 +12,7 @@ from pipelines.config import config_paths, override
 from pipelines.config.recipes import RECIPES, get_recipe
 from pipelines.optimization.schedules import make_schedule
 from pipelines.runs.workdir import Workdir
+from pipelines.tasks.task import task_of
 from pipelines.training.dry_run import dry_run
 from pipelines.training.train import build_trainer
 from pipelines.training.train_data import open_data
@@ -125,7 +126,9 @@ def test_every_kind_of_recipe_shrinks_to_a_few_steps(name):
     """The first step has a rate of 0, and the second changes the weights. Without tracing."""
     experiment = shrink(RECIPE[name])
     assert _step_kind(experiment) == _step_kind(RECIPE[name])
-    trainer = build_trainer(experiment, experiment.model_config(10), one_device())
+    trainer = build_trainer(
+        experiment, task_of(experiment, experiment.model_config(10)), one_device()
+    )
     batch = _batch(experiment.train.batch_size)
     before = [np.array(variable) for variable in trainer.model.trainable_variables]
     for step in range(2):

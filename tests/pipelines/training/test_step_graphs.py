@@ -63,7 +63,7 @@ def assert_device_only(nodes):
 def make_trainer(experiment):
     data = train_data(experiment)
     config = experiment.model_config(data.source.num_classes)
-    trainer = build_trainer(experiment, config, two_replicas())
+    trainer = build_trainer(experiment, task_of(experiment, config), two_replicas())
     trainer.open_dataset(data.dataset)
     return trainer
 

@@ -90,9 +90,9 @@ def test_a_run_from_before_the_fields_goes_on(tmp_path):
 
 
 def test_the_commands_say_it(command):
-    """The first lines of a dry run; beside the list of a batch, which has only such examples."""
+    """Beside a dry run, and beside the list of a batch, which has only such examples."""
     result = command("pretrain", "--dry_run", *as_flags(*PART))
-    assert result.returncode == 0 and result.stdout.startswith(f"{LINE}\n")
+    assert result.returncode == 0 and result.stderr.startswith(f"{LINE}\n")
     assert "(40 examples of 10 classes)" in result.stdout
     seen = []
     for step in range(5):  # Two epochs.

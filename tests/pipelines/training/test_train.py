@@ -8,11 +8,12 @@ import signal
 import numpy as np
 import pytest
 
-from pipelines.config import Request, override
+from pipelines.config import Assignments, Request, override
 from pipelines.errors import Interrupted, RunError, UserError
 from pipelines.runs import checkpoints, progress
 from pipelines.runs.workdir import Workdir
 from pipelines.stored_models import model_source
+from pipelines.tasks.task import task_of
 from pipelines.training import loop
 from pipelines.training.dry_run import dry_run
 from pipelines.training.train import build_trainer, train
@@ -140,7 +141,7 @@ def test_a_run_is_made_longer_by_extend_only(copy, monkeypatch, logged, uncompil
     # The same command again changes nothing and prints nothing. The warm-up of the run holds.
     logged.clear()
     scaled = tiny_experiment(*FINISHED, "train.steps=24", "schedule.warmup_steps=6")
-    train(scaled, copy, one_device(), Request(extend=True, assigned=("train.steps",)))
+    train(scaled, copy, one_device(), extending("train.steps=24"))
     said = logged.take()
     assert "rate at" not in said and KEPT in said
     assert Workdir(copy).read_experiment() == longer
@@ -159,13 +160,13 @@ def test_a_scaled_warm_up_stays_while_a_run_becomes_longer(copy, capsys):
     recipe = tiny_experiment(*FINISHED, "train.steps=100", "schedule.warmup_steps=25")
     same, longer = (override(recipe, [f"train.steps={steps}"]) for steps in (12, 24))
     assert (same.schedule.warmup_steps, longer.schedule.warmup_steps) == (3, 6)
-    dry_run(longer, copy, one_device(), Request(extend=True, assigned=("train.steps",)))
+    dry_run(longer, copy, one_device(), extending("train.steps=24"))
     in_epochs = override(recipe, [f"train.epochs={16 * 24 / 1297}"])
-    dry_run(in_epochs, copy, one_device(), Request(extend=True, assigned=("train.epochs",)))
+    dry_run(in_epochs, copy, one_device(), extending("train.epochs=0.3"))
     assert capsys.readouterr().out.count(KEPT) == 2
     with pytest.raises(UserError, match="schedule.warmup_steps: 3 -> 6"):
-        assigned = ["train.steps", "schedule.warmup_steps"]
-        dry_run(longer, copy, one_device(), Request(extend=True, assigned=assigned))
+        given = ("train.steps=24", "schedule.warmup_steps=6")
+        dry_run(longer, copy, one_device(), extending(*given))
 
 
 def test_there_must_be_a_run_to_extend(tmp_path):
@@ -174,10 +175,14 @@ def test_there_must_be_a_run_to_extend(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+def extending(*assignments):
+    return Request(extend=True, assignments=Assignments.parse(assignments))
+
+
 def build(*assignments):
     """A trainer on one device; no dataset is open."""
     experiment = tiny_experiment(*assignments)
-    return build_trainer(experiment, experiment.model.config(10), one_device())
+    return build_trainer(experiment, task_of(experiment, experiment.model.config(10)), one_device())
 
 
 def test_linear_decay_never_raises_the_rate(logged):

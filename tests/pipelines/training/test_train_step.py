@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 import vit_tf
+from pipelines.tasks.task import task_of
 from pipelines.training.train import build_trainer
 from tests.pipelines.tiny import one_device, tiny_experiment, two_replicas
 
@@ -66,7 +67,9 @@ def _assign(model, weights):
 def _trainer(experiment, batches, strategy=None):
     """A trainer whose model has the start weights, on one device unless a strategy is given."""
     strategy = strategy or one_device()
-    trainer = build_trainer(experiment, experiment.model.config(CLASSES), strategy)
+    trainer = build_trainer(
+        experiment, task_of(experiment, experiment.model.config(CLASSES)), strategy
+    )
     _assign(trainer.model, _start_weights(trainer.model))
     dataset = tf.data.Dataset.from_tensor_slices(batches).repeat()
     trainer.train_dataset = strategy.experimental_distribute_dataset(dataset)
