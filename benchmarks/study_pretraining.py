@@ -187,7 +187,7 @@ class _Features:
             keras.utils.set_random_seed(seed)
             model = vit_tf.create_model(experiment.model.config(0))
         else:
-            model, _ = model_source.open_model(model_source.find(workdir))
+            model = model_source.find(workdir).open_model().model
         preprocessing = experiment.preprocessing(())
         found = []
         for source in self._sources:

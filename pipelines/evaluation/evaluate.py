@@ -7,7 +7,7 @@ from pipelines.data.bad_images import BadImages, summary_at_end
 from pipelines.errors import UserError
 from pipelines.evaluation.evaluation_step import EvaluationData, Evaluator
 from pipelines.evaluation.label_map import read_label_map
-from pipelines.stored_models import fused_source, model_source
+from pipelines.stored_models.stored_model import AS_TRAINED
 from pipelines.tasks import losses
 from pipelines.tasks.classification import NO_CLASS, Classification
 from vit_tf.pretrained.class_names import words_of
@@ -22,7 +22,7 @@ def evaluate(
     *,
     batch_size,
     bad_images,
-    assumed=None,
+    opening=AS_TRAINED,
     label_map=None,
     max_batches=0,
 ) -> dict:
@@ -32,12 +32,12 @@ def evaluate(
     without label smoothing.
 
     Args:
-        source: a `model_source.ModelSource`.
+        source: a `StoredModel`.
         examples: a `DataSource`.
         strategy: the `tf.distribute.Strategy` to run under.
         batch_size: images per step over all replicas.
         bad_images: "stop", or "skip" to leave out images that cannot be decoded.
-        assumed: preprocessing for a file that stores none, see `model_source.open_model`.
+        opening: how the model is opened, see `StoredModel.open_model`.
         label_map: file with the class of the model for each class of the data set, see `label_map`;
             None if both have the same classes. Probabilities are those among these classes.
         max_batches: largest number of batches, spread evenly over the data set; 0 takes all.
@@ -51,9 +51,9 @@ def evaluate(
             does not fit, the model is unpooled or has no head, or it gives softmax probabilities
             and the data set is multi-label.
     """
-    losses.check_loss(examples, model_source.probabilities(source, assumed))
+    losses.check_loss(examples, source.probabilities(opening.assumed))
     with strategy.scope():
-        model, preprocessing = fused_source.open_for_inference(source, assumed)
+        model, preprocessing = source.open_model(opening)
     if not model.config.pooled:
         raise UserError(f"{source.name} is unpooled: it gives logits per patch, not per image.")
     if not model.config.num_classes:

@@ -11,6 +11,7 @@ from pipelines.errors import RunError, UserError
 from pipelines.runs.workdir import Workdir
 from pipelines.serving import parity
 from pipelines.stored_models import model_source
+from pipelines.stored_models.stored_model import Opening
 from vit_tf.checkpoints.sidecar import write_sidecar
 
 _log = logging.getLogger(__name__)
@@ -77,13 +78,12 @@ def check(first, second, weights="final") -> parity.ParityReport:
 
 
 def _summarize(path, weights, dtype):
-    model, preprocessing = model_source.open_model(model_source.find(path, weights), dtype)
+    model, preprocessing = model_source.find(path, weights).open_model(Opening(dtype))
     return parity.summarize_model(os.fspath(path), model, preprocessing)
 
 
 def _open_and_write(path, weights, dtype, written, layout, destination):
-    source = model_source.find(path, weights)
-    model, preprocessing = model_source.open_model(source, dtype)
+    model, preprocessing = model_source.find(path, weights).open_model(Opening(dtype))
     _write(model, preprocessing, written, layout, destination)
     return parity.summarize_model(os.fspath(path), model, preprocessing)
 

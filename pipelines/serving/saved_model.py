@@ -15,6 +15,7 @@ from pipelines.serving.atomic_directory import atomic_directory
 from pipelines.serving.saved_model_check import TOLERANCE, check_saved_model
 from pipelines.serving.signatures import make_signatures
 from pipelines.serving.stored_weights import stored_weights
+from pipelines.stored_models.exported import MARKER, is_saved_model
 from vit_tf import packing
 from vit_tf.files import storage
 
@@ -26,7 +27,6 @@ _IMPLEMENTATIONS = {PORTABLE: "reference", FUSED: "compiled"}
 # A fused export contains the library, and two lines of Python that load it into TensorFlow.
 LOADER = os.path.join("assets.extra", "load_ops.py")
 _LIBRARY = "_vit_ops.so"
-_MARKER = "saved_model.pb"
 # What a copy to a URL that was cut before its marker may hold.
 _COPIED_BEFORE = {"assets", "assets.extra", "fingerprint.pb", "variables"}
 _LOADER_LINES = f"""import pathlib, tensorflow as tf
@@ -102,7 +102,7 @@ def export(model, preprocessing, output, overwrite=False, form=PORTABLE) -> Expo
     path = os.path.join(output, form)
     loader = LOADER if form == FUSED else None
     traced = custom_ops.implementation(_IMPLEMENTATIONS[form])
-    with atomic_directory(path, _MARKER) as temporary, traced:
+    with atomic_directory(path, MARKER) as temporary, traced:
         _write(served, signatures, temporary)
         if loader:
             _add_library(temporary)
@@ -178,11 +178,6 @@ def _check_local_output(output):
         raise UserError(f"Cannot write to --output {output}: {existing} is not a directory.")
     if not os.access(existing, os.W_OK):
         raise UserError(f"Cannot write to --output {output}: no permission to change {existing}.")
-
-
-def is_saved_model(path) -> bool:
-    """Whether a directory is a SavedModel."""
-    return storage.is_file(os.path.join(path, _MARKER))
 
 
 def _library_path():

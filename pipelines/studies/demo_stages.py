@@ -128,7 +128,7 @@ def _examine(path, pretraining, finetuning, strategy, timer) -> demo_page.DemoRe
     _log.info(f"accuracy {means['accuracy']:.2%} of {means['examples']} images")
 
     timer.start("exporting", "with preprocessing and class names inside")
-    model, preprocessing = model_source.open_model(source)
+    model, preprocessing = source.open_model()
     export = saved_model.export(model, preprocessing, os.path.join(path, "export"), overwrite=True)
     _log.info(export)
 

@@ -129,7 +129,7 @@ def _read(experiment):
         )
         return _Initial(record.name, config, None, record.preprocessing)
     source = model_source.find(experiment.init_from, experiment.init_weights)
-    return _Initial(source.name, *model_source.read_config(source))
+    return _Initial(source.name, *source.read_config())
 
 
 def _read_initial(experiment, run):

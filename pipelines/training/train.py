@@ -220,7 +220,7 @@ def _restore(trainer, store, run, encoder, initial, preprocessing):
         return step
     run.drop_metrics_after(0)
     if initial:
-        _log.info(model_source.load(encoder, initial, "reset", preprocessing))
+        _log.info(initial.load_into(encoder, "reset", preprocessing))
     if trainer.ema:
         trainer.ema.initialize()
     return 0

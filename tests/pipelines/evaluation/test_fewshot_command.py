@@ -42,7 +42,7 @@ def test_a_model_has_one_result_in_every_form(workdir, command, tmp_path):
 
     The .npz file finds the features of the workdir: its fingerprint is the same.
     """
-    model, preprocessing = model_source.open_model(model_source.find(workdir))
+    model, preprocessing = model_source.find(workdir).open_model()
     shutil.copytree(workdir, tmp_path / "run")
     shutil.copy(workdir / "final.npz", tmp_path / "model.npz")
     shutil.copy(workdir / "final.npz.json", tmp_path / "model.npz.json")

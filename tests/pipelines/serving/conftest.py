@@ -10,7 +10,7 @@ import pytest
 import vit_tf
 from pipelines.runs.workdir import Workdir
 from pipelines.serving import clean_process, saved_model
-from pipelines.stored_models import model_source
+from pipelines.stored_models.stored_model import StoredModel
 from tests.pipelines import encoded
 from tests.pipelines.serving.exports import LABELS, call_here, make
 from tests.pipelines.tiny import tiny_experiment
@@ -106,7 +106,7 @@ def no_model(monkeypatch):
     def built(*_):
         raise AssertionError("a model was built")
 
-    monkeypatch.setattr(model_source, "open_model", built)
+    monkeypatch.setattr(StoredModel, "open_model", built)
 
 
 # `tests/vit_tf/images/test_decoding.py` has all kinds of broken files.

@@ -18,13 +18,13 @@ from tests.vit_tf import tiny
 
 @pytest.fixture(scope="module")
 def classifier(models):
-    return prediction.load_classifier(prediction.find_model(models[2]["npz"]))
+    return prediction.find_classifier(models[2]["npz"])()
 
 
 @pytest.fixture
 def read_before(monkeypatch, classifier):
     """The model of the .npz file is not read and traced again."""
-    monkeypatch.setattr(prediction, "load_classifier", lambda source: classifier)
+    monkeypatch.setattr(prediction, "_open_classifier", lambda *_: classifier)
 
 
 def expected(models, pixels, top):

@@ -78,7 +78,7 @@ def test_predict_prints_words(donor, published, photo, command):
 def test_weights_of_a_name_load_into_another_model(donor, published):
     """As `finetune --init_from` does it."""
     model = vit_tf.create_model(tiny_experiment().model.config(3))
-    report = model_source.load(model, model_source.find("augreg/tiny"))
+    report = model_source.find("augreg/tiny").load_into(model)
     assert report.reset == ["head/kernel", "head/bias"]
     np.testing.assert_array_equal(model.norm.gamma, donor.norm.gamma)
 
@@ -86,7 +86,7 @@ def test_weights_of_a_name_load_into_another_model(donor, published):
 def test_published_files_are_known_by_their_names(published, tmp_path):
     def labels(name):
         shutil.copy(published, tmp_path / name)
-        return model_source.open_model(model_source.find(tmp_path / name))[1].labels
+        return model_source.find(tmp_path / name).open_model().preprocessing.labels
 
     assert labels("ViT-B_16.npz") == CLASSES
     assert labels("mine.npz") == ()

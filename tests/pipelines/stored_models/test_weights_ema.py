@@ -65,12 +65,12 @@ def test_the_average_in_a_checkpoint_is_the_one_that_is_written(runs, tmp_path):
         written = model_source.find(runs / "ended", choice)
         assert (from_checkpoint.kind, written.kind) == ("checkpoint", "npz")
         assert written.path == str(runs / "ended" / file)
-        ours, _ = model_source.open_model(from_checkpoint)
-        theirs, preprocessing = model_source.open_model(written)
+        ours = from_checkpoint.open_model().model
+        theirs, preprocessing = written.open_model()
         assert len(ours.weights) == len(theirs.weights) > 15
         for a, b in zip(ours.weights, theirs.weights, strict=True):
             np.testing.assert_array_equal(a, b)
-        assert preprocessing == model_source.open_model(from_checkpoint)[1]
+        assert preprocessing == from_checkpoint.open_model().preprocessing
 
 
 def test_predict(runs, command):
@@ -95,7 +95,7 @@ def test_an_export_has_the_average_and_no_choice(runs, command, monkeypatch, tmp
     logits = {}
     for choice in ("final", "ema"):
         source = model_source.find(runs / "unfinished", choice)
-        model, preprocessing = model_source.open_model(source)
+        model, preprocessing = source.open_model()
         logits[choice] = model(preprocessing(images)).numpy()
     np.testing.assert_allclose(served["logits"], logits["ema"], rtol=0, atol=1e-5)
     assert np.abs(logits["ema"] - logits["final"]).max() > 1e-2
