@@ -12,7 +12,6 @@ from pipelines.errors import UserError
 from vit_tf.analysis.attention_maps import attention_maps
 from vit_tf.images.decoding import FORMATS, MAX_PIXELS
 from vit_tf.images.value_range import MEAN, STD
-from vit_tf.models import PackedModel
 
 # Number of classes in `top_classes`.
 TOP_CLASSES = 5
@@ -108,29 +107,25 @@ def _stages(model, preprocessing):
     Returns:
         `(first_stage, first_stage_uint8, spec, other_stages)`: a function of the model's input, one
         of uint8 `[B, H, W, 3]` of any size, what both return, and a function of that, which
-        returns logits. The first stage of packed weights ends with the tokens; other models have
-        none.
+        returns logits.
     """
-    size = preprocessing.image_size
-    if not isinstance(model, PackedModel):
-        spec = tf.TensorSpec([None, *size, 3])
-        return tf.identity, preprocessing, spec, functools.partial(model, training=False)
+    size, stages = preprocessing.image_size, model.stages()
 
     def from_any_size(images):
-        return model.tokens(preprocessing(images))
+        return stages.first(preprocessing(images))
 
     def from_uint8(images):
         return tf.cond(
             tf.reduce_all(tf.shape(images)[1:3] == size),
-            lambda: model.tokens(tf.ensure_shape(images, [None, *size, 3])),
+            lambda: stages.first(tf.ensure_shape(images, [None, *size, 3])),
             lambda: from_any_size(images),
         )
 
     # The patch embedding maps uint8 to [-1, 1] itself, which spares float images in memory.
     has_default_range = (preprocessing.mean, preprocessing.std) == (MEAN, STD)
     reads_uint8 = preprocessing.keeps_own_size and has_default_range
-    spec = tf.TensorSpec([None, model.num_tokens, model.config.hidden_size])
-    return model.tokens, from_uint8 if reads_uint8 else from_any_size, spec, model.classify_tokens
+    uint8_stage = from_uint8 if reads_uint8 and stages.reads_uint8 else from_any_size
+    return stages.first, uint8_stage, stages.spec, stages.second
 
 
 def _on_images(compute, dtype=tf.float32):
