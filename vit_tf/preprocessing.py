@@ -45,6 +45,9 @@ class Preprocessing:
             True: the filter becomes wider with the reduction, and the result of each pass is
             rounded to whole levels, as Pillow does it.
         mean, std: of v / 255, for each color. The default maps 0 to -1 and 255 to 1.
+        dtype: of the result. "uint8", for the default `mean` and `std` only: values 0 .. 255,
+            rounded to whole levels, which models map to [-1, 1] themselves. It is for batches and
+            is not stored.
         labels: class names in label order; empty if they are unknown.
         probabilities: how logits become probabilities: "softmax", or "sigmoid" where several
             classes may be true at once.
@@ -61,6 +64,7 @@ class Preprocessing:
     antialias: bool = False
     mean: tuple[float, float, float] = MEAN
     std: tuple[float, float, float] = STD
+    dtype: Literal["float32", "uint8"] = "float32"
     labels: tuple[str, ...] = ()
     probabilities: str = "softmax"
 
@@ -85,6 +89,11 @@ class Preprocessing:
                     f"from {lowest:g} to {MAX_VALUE:g}."
                 )
             object.__setattr__(self, name, tuple(float(value) for value in values))
+        if self.dtype != "float32" and (self.dtype, self.mean, self.std) != ("uint8", MEAN, STD):
+            raise ValueError(
+                f"dtype={self.dtype!r} is not possible. Expected float32, or uint8 with "
+                f"mean={MEAN} and std={STD}."
+            )
         if not (
             isinstance(self.labels, tuple | list)
             and all(isinstance(label, str) for label in self.labels)
@@ -157,8 +166,8 @@ class Preprocessing:
                 which may be unknown until the graph runs.
 
         Returns:
-            float32 `[h, w, 3]` or `[B, h, w, 3]`, where `(h, w)` is `image_size`; with the default
-            `mean` and `std` in [-1, 1].
+            `[h, w, 3]` or `[B, h, w, 3]` of `dtype`, where `(h, w)` is `image_size`; float32 with
+            the default `mean` and `std` is in [-1, 1].
 
         Raises:
             ValueError: if the images have another rank, number of channels or dtype.
@@ -201,9 +210,14 @@ class Preprocessing:
         return images
 
     def normalized(self, pixels):
-        """The second step: values 0 .. 255, `[..., 3]`, as float32 (v / 255 - mean) / std."""
+        """The second step: values 0 .. 255, `[..., 3]`, as (v / 255 - mean) / std or uint8."""
+        import tensorflow as tf
+
         from vit_tf.images import resizing
 
+        if self.dtype == "uint8":
+            pixels = tf.convert_to_tensor(pixels)
+            return pixels if pixels.dtype == tf.uint8 else resizing.to_uint8(pixels)
         return resizing.to_model_range(pixels, self.mean, self.std)
 
     def to_dict(self):
@@ -212,6 +226,7 @@ class Preprocessing:
         Fields that earlier versions do not know are left out if they have their default.
         """
         values = dataclasses.asdict(self)
+        values.pop("dtype")
         defaults = {"interpolation": "bilinear", "antialias": False, "mean": MEAN, "std": STD}
         kept = {name: value for name, value in values.items() if value != defaults.get(name, ...)}
         return {
@@ -232,7 +247,7 @@ class Preprocessing:
             ValueError: if it is not a dictionary, has unknown keys, lacks `image_size`, or holds a
                 value of the wrong type.
         """
-        known = [field.name for field in dataclasses.fields(cls)]
+        known = [field.name for field in dataclasses.fields(cls) if field.name != "dtype"]
         if not isinstance(fields, dict):
             raise ValueError(
                 f"Preprocessing must be a dictionary with the keys {known}. Received: "

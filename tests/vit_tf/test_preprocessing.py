@@ -380,6 +380,21 @@ def test_crop_fraction_rejects(fields, text):
 
 
 @pytest.mark.parametrize(
+    "fields", [{"dtype": "int8"}, {"dtype": "uint8", "mean": (0.4, 0.5, 0.5)}], ids=str
+)
+def test_a_dtype_that_models_do_not_read_is_refused(fields):
+    with pytest.raises(ValueError, match="Expected float32, or uint8 with mean="):
+        Preprocessing(image_size=(8, 8), **fields)
+
+
+def test_the_dtype_is_not_stored():
+    stored = Preprocessing(image_size=(8, 6)).to_dict()
+    assert Preprocessing(image_size=(8, 6), dtype="uint8").to_dict() == stored
+    with pytest.raises(ValueError, match=r"unknown keys \['dtype'\]"):
+        Preprocessing.from_dict(stored | {"dtype": "uint8"})
+
+
+@pytest.mark.parametrize(
     ("images", "text"),
     [
         (np.zeros((4, 4), np.uint8), "Received: (4, 4)"),
