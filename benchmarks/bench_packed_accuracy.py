@@ -37,7 +37,7 @@ def main(path=model_source.SHIPPED, data="digits", split="test"):
     if not custom_ops.is_compiled():
         sys.exit(f"error: the compiled library is not used: {custom_ops.describe()['reason']}")
     source = model_source.find(path)
-    model, preprocessing = source.open_model(Opening("float32"))
+    model, preprocessing, _ = source.open_model(Opening("float32"))
     mixed = source.open_model(Opening("mixed_bfloat16")).model
     packed = {precision: vit_tf.pack_model(model, precision) for precision in LARGEST_ERRORS}
     runs = {

@@ -188,7 +188,7 @@ class _Features:
             model = vit_tf.create_model(experiment.model.config(0))
         else:
             model = model_source.find(workdir).open_model().model
-        preprocessing = experiment.preprocessing(())
+        preprocessing = experiment.preprocessing()
         found = []
         for source in self._sources:
             data = EvaluationData(source=source, preprocessing=preprocessing, batch_size=128)

@@ -121,7 +121,7 @@ def _measure(values, experiment, source):
     from pipelines.data import throughput
     from pipelines.data.decoding import parallel_calls
 
-    preprocessing = experiment.preprocessing(source.labels)
+    preprocessing = experiment.preprocessing()
     measured = throughput.measure(
         source,
         experiment.sampling(),

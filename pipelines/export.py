@@ -65,9 +65,9 @@ def main(values, arguments):
     forms = typing.get_args(ExportForm) if values.format == "both" else [values.format]
     for form in forms:
         saved_model.check_output(output, values.overwrite, form)
-    model, preprocessing = source.open_model(Opening(PRECISIONS.get(values.precision)))
+    model, preprocessing, classes = source.open_model(Opening(PRECISIONS.get(values.precision)))
     for form in forms:
-        report = saved_model.export(model, preprocessing, output, values.overwrite, form)
+        report = saved_model.export(model, preprocessing, output, values.overwrite, form, classes)
         print(report)
         print(_usage(report))
 

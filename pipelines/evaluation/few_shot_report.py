@@ -82,7 +82,7 @@ def run(source, splits, strategy, settings, *, output, batch_size, bad_images, o
     if storage.exists(output) and not storage.is_folder(output):
         raise UserError(f"--output {output} is a file. Name a directory.")
     with strategy.scope():
-        model, preprocessing = source.open_model(opening)
+        model, preprocessing, _ = source.open_model(opening)
     if not model.config.pooled:
         raise UserError(f"{source.name} is unpooled: it has features per patch, not per image.")
     storage.make_folders(output)

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipelines.errors import UserError
-from pipelines.serving.signatures import class_names, make_signatures
+from pipelines.serving.signatures import make_signatures
 from pipelines.stored_models import model_source
 from pipelines.stored_models.exported import SIGNATURE, find_exported
 from pipelines.stored_models.stored_model import AS_TRAINED
@@ -114,10 +114,11 @@ def find_classifier(path, weights="final", label_file=None, opening=AS_TRAINED):
 
 
 def _open_classifier(source, opening):
-    model, preprocessing = source.open_model(opening)
+    model, preprocessing, classes = source.open_model(opening)
     if model.head is None:
         raise UserError(f"{source.name} has no head (num_classes=0), so it predicts no classes.")
-    return make_signatures(model, preprocessing)[SIGNATURE], class_names(model, preprocessing)
+    classify = make_signatures(model, preprocessing, classes)[SIGNATURE]
+    return classify, classes.names(model.config.num_classes)
 
 
 def example_images():

@@ -71,7 +71,9 @@ class ExportReport:
         )
 
 
-def export(model, preprocessing, output, overwrite=False, form=PORTABLE) -> ExportReport:
+def export(
+    model, preprocessing, output, overwrite=False, form=PORTABLE, classes=None
+) -> ExportReport:
     """Writes `<output>/<form>`, a SavedModel.
 
     A portable one contains only TensorFlow's own ops. A fused one contains the compiled ops, which
@@ -90,6 +92,7 @@ def export(model, preprocessing, output, overwrite=False, form=PORTABLE) -> Expo
         output: directory, or the URL of one for a portable SavedModel; created if missing.
         overwrite: replace an existing SavedModel. A copy to a URL that was cut is always replaced.
         form: "portable" or "fused".
+        classes: the model's `vit_tf.Classes`; None means unnamed ones, and a softmax.
 
     Raises:
         UserError: if the model cannot be exported, the output exists or cannot be written, or
@@ -98,7 +101,7 @@ def export(model, preprocessing, output, overwrite=False, form=PORTABLE) -> Expo
     """
     check_output(output, overwrite, form)
     served, coverage = (model, None) if form == PORTABLE else packing.packed_or_same(model)
-    signatures = make_signatures(served, preprocessing)
+    signatures = make_signatures(served, preprocessing, classes)
     path = os.path.join(output, form)
     loader = LOADER if form == FUSED else None
     traced = custom_ops.implementation(_IMPLEMENTATIONS[form])
@@ -114,6 +117,7 @@ def export(model, preprocessing, output, overwrite=False, form=PORTABLE) -> Expo
             list(signatures),
             tolerance,
             loader and os.path.join(temporary, loader),
+            classes,
         )
         size = sum(entry.stat().st_size for entry in _files(temporary))
     return ExportReport(

@@ -12,6 +12,7 @@ from pipelines.errors import UserError
 from vit_tf.analysis.attention_maps import attention_maps
 from vit_tf.images.decoding import FORMATS, MAX_PIXELS
 from vit_tf.images.value_range import MEAN, STD
+from vit_tf.preprocessing import Classes
 
 # Number of classes in `top_classes`.
 TOP_CLASSES = 5
@@ -19,7 +20,7 @@ TOP_CLASSES = 5
 _MAX_NAMED = 10
 
 
-def make_signatures(model, preprocessing) -> dict:
+def make_signatures(model, preprocessing, classes=None) -> dict:
     """Builds the signatures of a model.
 
     All take images of any size with values 0 .. 255; `preprocessing` is part of the function.
@@ -40,7 +41,9 @@ def make_signatures(model, preprocessing) -> dict:
     Args:
         model: a `VisionTransformer`, `PackedModel` or `ResNet`; without a head it has only `embed`
             and `attend`.
-        preprocessing: its `vit_tf.Preprocessing`; without labels, classes are named 0, 1, ...
+        preprocessing: its `vit_tf.Preprocessing`.
+        classes: its `vit_tf.Classes`; None means a softmax. Without labels, classes are named 0,
+            1, ...
 
     Returns:
         Dict from name to `tf.function` with a fixed input signature. The functions use the model's
@@ -49,8 +52,9 @@ def make_signatures(model, preprocessing) -> dict:
     Raises:
         UserError: if the model is unpooled, or model and preprocessing do not fit together.
     """
-    _check(model, preprocessing)
-    names = class_names(model, preprocessing)
+    classes = classes or Classes()
+    _check(model, preprocessing, classes.labels)
+    names = classes.names(model.config.num_classes)
 
     @tf.function(input_signature=[], autograph=False)
     def labels():
@@ -62,7 +66,7 @@ def make_signatures(model, preprocessing) -> dict:
     @functools.partial(tf.function, input_signature=[spec], autograph=False)
     def classify(inputs):
         logits = tf.cast(other_stages(inputs), tf.float32)
-        probabilities = preprocessing.to_probabilities(logits)
+        probabilities = classes.to_probabilities(logits)
         # For equal values, `top_k` puts the lower index first.
         top, indices = tf.math.top_k(probabilities, min(TOP_CLASSES, len(names)))
         return {
@@ -96,11 +100,6 @@ def make_signatures(model, preprocessing) -> dict:
     } | features
 
 
-def class_names(model, preprocessing) -> list[str]:
-    """Names of the classes in label order; their decimal indices if they are unknown."""
-    return list(preprocessing.labels) or [str(i) for i in range(model.config.num_classes)]
-
-
 def _stages(model, preprocessing):
     """Divides a model in two stages, so that all signatures can share the second.
 
@@ -109,7 +108,7 @@ def _stages(model, preprocessing):
         of uint8 `[B, H, W, 3]` of any size, what both return, and a function of that, which
         returns logits.
     """
-    size, stages = preprocessing.image_size, model.stages()
+    size, stages = preprocessing.image_size, model.serving_stages()
 
     def from_any_size(images):
         return stages.first(preprocessing(images))
@@ -183,7 +182,7 @@ def _classify_valid(image_bytes, classify, preprocessing):
     return outputs | {"valid": valid}
 
 
-def _check(model, preprocessing):
+def _check(model, preprocessing, labels):
     config = model.config
     if not config.pooled:
         raise UserError(
@@ -195,13 +194,13 @@ def _check(model, preprocessing):
             f"The preprocessing makes images of {preprocessing.image_size}, the model reads "
             f"{config.image_size} (height, width). Use the preprocessing it was trained with."
         )
-    if config.num_classes and len(preprocessing.labels) not in (0, config.num_classes):
+    if config.num_classes and len(labels) not in (0, config.num_classes):
         raise UserError(
-            f"The preprocessing names {len(preprocessing.labels)} classes, the model has "
-            f"{config.num_classes}. Name all of them, or none."
+            f"There are names of {len(labels)} classes, the model has {config.num_classes}. Name "
+            "all of them, or none."
         )
 
     try:
-        "".join(preprocessing.labels).encode()
+        "".join(labels).encode()
     except UnicodeEncodeError as error:
         raise UserError(f"A class name is not valid Unicode text: {error}.") from None

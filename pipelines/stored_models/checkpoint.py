@@ -27,13 +27,14 @@ class Checkpoint(StoredModel):
         labels = manifest.read_labels(self.workdir.manifest)
         config = experiment.model_config(len(labels))
         size_checks.check_size(config, checkpoints.weight_shapes(self.path), self.name)
-        return config, experiment.model.dtype, experiment.preprocessing(labels)
+        return config, experiment.model.dtype, experiment.preprocessing()
 
-    def _read_probabilities(self, assumed):
+    def _read_activation(self, opening):
         return self.workdir.read_experiment().train.loss
 
     def _open(self, opening):
         config, dtype, preprocessing = self._read_config()
         model = vit_tf.create_model(config, dtype=opening.dtype or dtype)
         checkpoints.read_weights(self.path, model, self.ema)
-        return model, preprocessing
+        labels = manifest.read_labels(self.workdir.manifest)
+        return model, preprocessing, self.workdir.read_experiment().classes(labels)

@@ -47,7 +47,7 @@ class KerasArchive(StoredModel):
         return *unpacked, read_sidecar(self.path).preprocessing
 
     def _open(self, opening):
-        preprocessing = read_sidecar(self.path).preprocessing
+        sidecar = read_sidecar(self.path)
         with tempfile.TemporaryDirectory() as folder:
             weights = os.path.join(folder, _WEIGHTS)
             config, policy = _unpack_checked(self.path, weights)
@@ -56,14 +56,15 @@ class KerasArchive(StoredModel):
                 model.load_weights(weights)
             except Exception as error:  # Keras raises many unrelated types for damaged weights.
                 raise _unreadable(self.path, error) from None
+        preprocessing = sidecar.preprocessing
         if preprocessing is None:
-            return model, self._assume(config, opening.assumed)
+            return model, *self._assume(config, opening)
         if preprocessing.image_size != config.image_size:
             raise ValueError(
                 f"{self.path}.json prepares images of {preprocessing.image_size}, the model reads "
                 f"{config.image_size}. Restore or delete it."
             )
-        return model, preprocessing
+        return model, preprocessing, sidecar.classes
 
 
 def _unpack_checked(path, weights):

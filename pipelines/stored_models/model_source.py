@@ -37,13 +37,15 @@ class _ArrayFile(StoredModel):
     def _open(self, opening):
         with open_checkpoint(self.path) as file:
             size_checks.check_file(file)
-            preprocessing = file.preprocessing or self._assume(file.config, opening.assumed)
+            preprocessing, classes = file.preprocessing, file.classes
+            if preprocessing is None:
+                preprocessing, classes = self._assume(file.config, opening)
             dtype = opening.dtype or self._trained_dtype()
             model = vit_tf.create_model(file.config, dtype=dtype)
             load_checkpoint(model, file, head="keep", preprocessing=preprocessing)
             for note in file.notes:
                 _log.info(f"note: {note}")
-            return model, preprocessing
+            return model, preprocessing, classes
 
     def _trained_dtype(self):
         """The dtype policy of training; None if it is unknown."""
@@ -70,9 +72,9 @@ class SafetensorsModel(_ArrayFile):
         """See `StoredModel.has_preprocessing`."""
         return True
 
-    def _read_probabilities(self, assumed):
+    def _read_activation(self, opening):
         with open_checkpoint(self.path) as file:
-            return file.preprocessing.probabilities
+            return file.classes.activation
 
     def _load(self, model, head, preprocessing):
         return vit_tf.load_safetensors(model, self.path, head, preprocessing)

@@ -33,21 +33,24 @@ class Opening:
             does not store it.
         packed: whether its weights are packed for inference, if `vit_tf.pack_model` covers it.
         assumed: fields of `vit_tf.Preprocessing` by name, for a file that stores none.
+        activation: that of `vit_tf.Classes`, for such a file.
     """
 
     dtype: str | None = None
     packed: bool = False
     assumed: dict[str, Any] = dataclasses.field(default_factory=dict)
+    activation: str = "softmax"
 
 
 AS_TRAINED = Opening()
 
 
 class OpenedModel(typing.NamedTuple):
-    """A model with its weights, and how images become its input."""
+    """A model with its weights, how images become its input, and what its logits mean."""
 
     model: Any
     preprocessing: vit_tf.Preprocessing
+    classes: vit_tf.Classes
 
 
 @contextlib.contextmanager
@@ -92,20 +95,17 @@ class StoredModel(abc.ABC):
         with _user_errors():
             return self._read_config()
 
-    def probabilities(self, assumed) -> str:
-        """How logits become probabilities, "softmax" or "sigmoid", without reading the weights.
-
-        Args:
-            assumed: see `Opening`.
-        """
+    def activation(self, opening=AS_TRAINED) -> str:
+        """What `open_model` returns as `classes.activation`, without reading the weights."""
         with _user_errors():
-            return self._read_probabilities(assumed)
+            return self._read_activation(opening)
 
     def open_model(self, opening=AS_TRAINED) -> OpenedModel:
-        """Builds the model, with its weights and preprocessing.
+        """Builds the model, with its weights, preprocessing and classes.
 
         If no preprocessing is stored, the preprocessing of the reference code (direct resize) is
-        used. It has labels if the file has the name and the number of classes of published weights.
+        used. Then classes have names if the file has the name and the number of classes of
+        published weights.
         Call it in the scope of the strategy that the model will run under.
 
         Args:
@@ -122,14 +122,14 @@ class StoredModel(abc.ABC):
                 "TensorFlow's own."
             )
         with _user_errors():
-            model, preprocessing = self._open(opening)
+            model, preprocessing, classes = self._open(opening)
         if self.labels:
             check_count(self.labels, model.config.num_classes)
-            preprocessing = dataclasses.replace(preprocessing, labels=self.labels)
+            classes = dataclasses.replace(classes, labels=self.labels)
         if opening.packed:
             model, coverage = packing.packed_or_same(model)
             _log.info(f"packed: {coverage}")
-        return OpenedModel(model, preprocessing)
+        return OpenedModel(model, preprocessing, classes)
 
     def load_into(self, model, head="reset", preprocessing=None) -> LoadReport:
         """Loads the weights into a model and resizes position embeddings.
@@ -148,22 +148,22 @@ class StoredModel(abc.ABC):
     def _read_config(self) -> tuple:
         """See `read_config`."""
 
-    def _read_probabilities(self, assumed):
-        stored = read_sidecar(self.path).preprocessing
-        return (assumed if stored is None else stored.to_dict()).get("probabilities", "softmax")
+    def _read_activation(self, opening):
+        return (read_sidecar(self.path).classes or opening).activation
 
     @abc.abstractmethod
-    def _open(self, opening) -> tuple[keras.Model, vit_tf.Preprocessing]:
-        """The model with its weights, not packed, and the stored or assumed preprocessing."""
+    def _open(self, opening) -> tuple[keras.Model, vit_tf.Preprocessing, vit_tf.Classes]:
+        """The model with its weights, not packed, and what else is stored or assumed."""
 
-    def _assume(self, config, fields) -> vit_tf.Preprocessing:
-        """A preprocessing for a file that stores none."""
+    def _assume(self, config, opening) -> tuple[vit_tf.Preprocessing, vit_tf.Classes]:
+        """Preprocessing and classes for a file that stores none."""
         published = find_file_record(self.path, config.num_classes)
         labels = class_names(config.num_classes) if published else ()
-        return vit_tf.Preprocessing(image_size=config.image_size, labels=labels, **fields)
+        classes = vit_tf.Classes(labels=labels, activation=opening.activation)
+        return vit_tf.Preprocessing(image_size=config.image_size, **opening.assumed), classes
 
     def _load(self, model, head, preprocessing):
-        donor, prepared = self.open_model()
+        donor, prepared, _ = self.open_model()
         stated = prepared if self.has_preprocessing() else None
         arrays = model_weights(donor, self.name, stated)
         return load_checkpoint(model, arrays, head, preprocessing=preprocessing)

@@ -140,7 +140,7 @@ def _read_initial(experiment, run):
             raise
         # A resumed run does not need its initial weights: its own model has their architecture.
         own = run.read_experiment()
-        config, preprocessing = own.model.config(num_classes=1), own.preprocessing(())
+        config, preprocessing = own.model.config(num_classes=1), own.preprocessing()
         return _Initial(experiment.init_from, config, own.model.dtype, preprocessing)
 
 

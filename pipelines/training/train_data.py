@@ -142,7 +142,7 @@ def open_data(experiment, run) -> RunData:
     if settings.bad_images == "skip":
         local = run.growing.path(os.path.basename(run.bad_images))
         bad_images = BadImages(local, run.bad_images)
-    preprocessing = experiment.preprocessing(source.labels)
+    preprocessing = experiment.preprocessing()
     data = TrainData(
         source=source,
         sampling=experiment.sampling(),
@@ -194,7 +194,7 @@ def open_few_shot_data(experiment, bad_images=None) -> FewShotData | None:
     check_single_label(train)
     check_shots(read_labels(train), train, max(experiment.few_shot.shots), "few_shot.shots")
     test.read([0])  # A split without labels is refused now, not at the first evaluation.
-    preprocessing = experiment.preprocessing(())
+    preprocessing = experiment.preprocessing()
     shared = {
         "preprocessing": dataclasses.replace(preprocessing, dtype=data.eval_image_dtype),
         "batch_size": experiment.train.batch_size,

@@ -93,7 +93,7 @@ def test_export_holds_standardised_kernels(run, tmp_path):
     make, folder = run
     if make is axial_resnet:
         pytest.skip("its kernels are not standardised")
-    model, preprocessing = model_source.find(folder).open_model()
+    model, preprocessing, _ = model_source.find(folder).open_model()
     report = saved_model.export(model, preprocessing, str(tmp_path))
     assert ("attend" in report.signatures) == (make is axial_hybrid)
     loaded = tf.saved_model.load(report.path)
@@ -116,7 +116,7 @@ def test_exports_of_an_axial_resnet_have_no_op_of_this_project(run, tmp_path):
     make, folder = run
     if make is not axial_resnet:
         pytest.skip("only this family has neither ops of ours nor standardised kernels")
-    model, preprocessing = model_source.find(folder).open_model()
+    model, preprocessing, _ = model_source.find(folder).open_model()
     with custom_ops.implementation("compiled"):
         traced = make_signatures(model, preprocessing)["embed"].get_concrete_function().graph
     report = saved_model.export(model, preprocessing, str(tmp_path))

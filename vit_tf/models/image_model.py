@@ -13,7 +13,7 @@ from vit_tf.models.inputs import check_images, check_range
 _CHECKED_IMAGES = 32
 
 
-class Stages(typing.NamedTuple):
+class ServingStages(typing.NamedTuple):
     """A model as two functions, so that inputs of several kinds can share the second.
 
     Attributes:
@@ -64,10 +64,10 @@ class ImageModel(keras.Model):
         """
         raise TypeError(f"{type(self).__name__} does not define groups of layers.")
 
-    def stages(self) -> Stages:
+    def serving_stages(self) -> ServingStages:
         """The model as two functions; the first one changes nothing."""
         spec = tf.TensorSpec([None, *self.config.image_size, 3])
-        return Stages(tf.identity, functools.partial(self, training=False), spec)
+        return ServingStages(tf.identity, functools.partial(self, training=False), spec)
 
     @property
     def arrays(self) -> list:

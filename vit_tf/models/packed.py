@@ -9,7 +9,7 @@ import custom_ops
 from custom_ops import encoder_reference
 from vit_tf.images.value_range import OFFSET, SCALE
 from vit_tf.models.head import TokenClassifier
-from vit_tf.models.image_model import Stages
+from vit_tf.models.image_model import ServingStages
 from vit_tf.models.inputs import check_images
 
 
@@ -148,15 +148,15 @@ class PackedModel(TokenClassifier):
         )
         return tf.cast(tokens, tf.float32)
 
-    def stages(self):
-        """See `ImageModel.stages`: the first one ends with the tokens."""
+    def serving_stages(self):
+        """See `ImageModel.serving_stages`: the first one ends with the tokens."""
         rows, columns = self.grid
         shape = [None, self.num_prefix_tokens + rows * columns, self.config.hidden_size]
 
         def classify(tokens):
             return self.classify(self._encoded(tokens))
 
-        return Stages(self.tokens, classify, tf.TensorSpec(shape), reads_uint8=True)
+        return ServingStages(self.tokens, classify, tf.TensorSpec(shape), reads_uint8=True)
 
     def class_rows(self, images):
         """See `VisionTransformer.class_rows`; one block at a time is unpacked."""

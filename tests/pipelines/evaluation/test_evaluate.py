@@ -76,7 +76,7 @@ def test_evaluation_equals_a_plain_loop(finished):
     digits = load_digits()
     chosen = split_indices("test")
     images = np.round(digits.images[chosen] * 255 / 16).astype(np.uint8)
-    model, preprocessing = model_source.find(workdir).open_model()
+    model, preprocessing, _ = model_source.find(workdir).open_model()
     inputs = preprocessing(tf.repeat(tf.constant(images)[..., None], 3, axis=-1))
     predicted = np.argmax(model(inputs), axis=-1)
     assert np.mean(predicted == digits.target[chosen]) == pytest.approx(last["eval_accuracy"])
@@ -225,7 +225,7 @@ def test_a_label_map_leaves_out_the_other_classes(finished, tmp_path, logged, mi
     path.write_text("1\n-\n7\n3\n9\n" if missing else "1\n0\n7\n3\n9\n")
     batch = {"batch_size": 32, "bad_images": "stop"}
     means = evaluate(source, examples, one_device(), label_map=str(path), **batch)
-    model, preprocessing = source.open_model()
+    model, preprocessing, _ = source.open_model()
     stored = examples.read(range(examples.num_examples))
     images = tf.stack([preprocessing(decode_image(data)) for data in stored.images])
     logits = model(images).numpy().astype(np.float64)[:, [1, 0, 7, 3, 9]]

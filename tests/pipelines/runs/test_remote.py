@@ -222,7 +222,7 @@ def test_an_export_behind_a_url_is_served(runs, command):
     loaded = tf.saved_model.load(f"{output}/portable")
     images = np.random.default_rng(0).integers(0, 256, (2, 12, 12, 3), np.uint8)
     logits = loaded.signatures["serving_uint8"](images=tf.constant(images))["logits"]
-    model, preprocessing = model_source.find(runs).open_model()
+    model, preprocessing, _ = model_source.find(runs).open_model()
     expected = model(tf.stack([preprocessing(x) for x in images]), training=False)
     np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-4)
     assert_user_error(command("export", *arguments), f"{output}/portable exists")

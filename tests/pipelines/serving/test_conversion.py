@@ -54,8 +54,8 @@ def make(kind):
 def save(kind, folder):
     """The path of the .npz file of a model."""
     model, path = make(kind), str(folder / "model.npz")
-    rule = vit_tf.Preprocessing(image_size=model.config.image_size, labels=LABELS)
-    vit_tf.save_npz(model, path, rule)
+    rule = vit_tf.Preprocessing(image_size=model.config.image_size)
+    vit_tf.save_npz(model, path, rule, vit_tf.Classes(labels=LABELS))
     return path
 
 

@@ -12,13 +12,14 @@ from pipelines.serving import clean_process, saved_model, saved_model_check
 from pipelines.serving.saved_model_check import Comparison
 from tests.pipelines import encoded
 from tests.pipelines.process import assert_user_error
-from tests.pipelines.serving.exports import assert_close, call_here, make, only
+from tests.pipelines.serving.exports import CLASSES, assert_close, call_here, make, only
 from tests.vit_tf import tiny
 
 
 def test_without_head(tmp_path, no_process):
-    model, preprocessing = make({"num_classes": 0}, {"labels": ("never", "read")})
-    report = saved_model.export(model, preprocessing, tmp_path)
+    model, preprocessing = make({"num_classes": 0})
+    classes = vit_tf.Classes(labels=("never", "read"))
+    report = saved_model.export(model, preprocessing, tmp_path, classes=classes)
     assert report.signatures == ("embed", "attend")
     loaded = tf.saved_model.load(report.path)
     assert set(loaded.signatures) == {"embed", "attend"}
@@ -28,16 +29,17 @@ def test_without_head(tmp_path, no_process):
 
 
 @pytest.mark.parametrize(
-    ("fields", "preprocessing", "message"),
+    ("fields", "labels", "message"),
     [
-        ({"classifier": "unpooled"}, {}, "unpooled.*'token' or 'gap'"),
-        ({}, {"labels": ("a", "b")}, "names 2 classes, the model has 5"),
-        ({}, {"labels": ("a", "b", "c", "d", "\ud800")}, "not valid Unicode"),
+        ({"classifier": "unpooled"}, (), "unpooled.*'token' or 'gap'"),
+        ({}, ("a", "b"), "names of 2 classes, the model has 5"),
+        ({}, ("a", "b", "c", "d", "\ud800"), "not valid Unicode"),
     ],
 )
-def test_refused_models(tmp_path, fields, preprocessing, message):
+def test_refused_models(tmp_path, fields, labels, message):
     with pytest.raises(UserError, match=message):
-        saved_model.export(*make(fields, preprocessing), tmp_path / "new")
+        classes = vit_tf.Classes(labels=labels)
+        saved_model.export(*make(fields), tmp_path / "new", classes=classes)
     assert os.listdir(tmp_path) == []
 
 
@@ -58,7 +60,7 @@ def answers(exported):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(clean_process, "call_signatures", call)
         names = list(tf.saved_model.load(path).signatures)
-        saved_model_check.check_saved_model(*exported[:2], path, names, 2e-5)
+        saved_model_check.check_saved_model(*exported[:2], path, names, 2e-5, classes=CLASSES)
     return found
 
 
@@ -67,12 +69,12 @@ def expected_outputs(exported):
     """`saved_model_check._expected_outputs`, which computes those of the exported model once."""
     compute, found = saved_model_check._expected_outputs, {}
 
-    def expected(name, model, preprocessing, images):
+    def expected(name, model, preprocessing, classes, images):
         if model is not exported.model:
-            return compute(name, model, preprocessing, images)
+            return compute(name, model, preprocessing, classes, images)
         key = name, *(None if image is None else image.shape for image in images)
         if key not in found:
-            found[key] = compute(name, model, preprocessing, images)
+            found[key] = compute(name, model, preprocessing, classes, images)
         return found[key]
 
     return expected

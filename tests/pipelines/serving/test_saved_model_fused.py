@@ -19,7 +19,7 @@ from pipelines.serving.signatures import make_signatures
 from pipelines.stored_models.exported import find_exported
 from tests.pipelines import encoded
 from tests.pipelines.process import assert_user_error
-from tests.pipelines.serving.exports import LABELS, assert_close, make
+from tests.pipelines.serving.exports import CLASSES, LABELS, assert_close, make
 from tests.vit_tf import tiny
 from vit_tf import packing
 
@@ -203,6 +203,6 @@ def test_prediction_reads_it(exported, tmp_path):
     classify, labels = prediction.find_classifier(tmp_path)()
     outputs = classify(tf.constant([data]))
     assert labels == list(LABELS)
-    expected = preprocessing.to_probabilities(model(preprocessing(image)[None]))
+    expected = CLASSES.to_probabilities(model(preprocessing(image)[None]))
     np.testing.assert_allclose(outputs["probabilities"], expected, rtol=1e-4)
     assert str(library) not in pathlib.Path("/proc/self/maps").read_text()

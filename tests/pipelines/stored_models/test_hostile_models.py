@@ -100,7 +100,7 @@ def test_genuine_files_open(tmp_path, fields, dtype):
         for name, data in content.items():
             file.writestr(name, data)
     for name in ("model.keras", "again.keras"):
-        opened, preprocessing = model_source.find(tmp_path / name).open_model()
+        opened, preprocessing, _ = model_source.find(tmp_path / name).open_model()
         assert opened.config == model.config
         assert opened.dtype_policy.name == dtype
         assert preprocessing.image_size == model.config.image_size

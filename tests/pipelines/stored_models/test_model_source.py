@@ -64,18 +64,17 @@ def test_models_open_from_every_source(run, tmp_path, kind):
     source = model_source.find(path)
     assert type(source) is {"checkpoint": Checkpoint, "keras": KerasArchive}.get(kind, NpzFile)
     assert source.has_preprocessing() == (kind != "keras")
-    opened, preprocessing = source.open_model()
+    opened, preprocessing, classes = source.open_model()
     assert opened.dtype_policy.name == "mixed_bfloat16"
-    for kinds in ({}, {"probabilities": "sigmoid"}):
-        _, prepare = source.open_model(Opening(assumed=kinds))
-        assert source.probabilities(kinds) == prepare.probabilities
+    for opening in (Opening(), Opening(activation="sigmoid")):
+        assert source.activation(opening) == source.open_model(opening).classes.activation
     assert source.open_model(Opening("float32")).model.dtype_policy.name == "float32"
     images = tf.random.stateless_uniform([2, 12, 12, 3], [1, 2], -1, 1)
     np.testing.assert_array_equal(opened(images), model(images))
     assert preprocessing.image_size == (12, 12)
-    assert preprocessing.labels == (() if kind == "keras" else tuple("0123456789"))
+    assert classes.labels == (() if kind == "keras" else tuple("0123456789"))
     # Of a model that was trained with the sigmoid loss, which a .keras file does not store.
-    probability = preprocessing.to_probabilities(tf.zeros([1, 10]))[0, 0]
+    probability = classes.to_probabilities(tf.zeros([1, 10]))[0, 0]
     assert float(probability) == pytest.approx(0.1 if kind == "keras" else 0.5)
     fresh = vit_tf.create_model(model.config, dtype="mixed_bfloat16")
     report = source.load_into(fresh, head="keep")
@@ -88,7 +87,7 @@ def test_safetensors_without_a_size_load_into_a_grid_that_is_no_square(tmp_path)
     donor = tiny.model(seed=1, heads=1, image_size=(11, 14), **safetensors_models.TIMM)
     model = tiny.model(seed=2, heads=1, image_size=(11, 14), **safetensors_models.TIMM)
     safetensors_models.save(donor, tmp_path, "timm")
-    assert model_source.find(tmp_path).probabilities({}) == "softmax"
+    assert model_source.find(tmp_path).activation() == "softmax"
     for path in tmp_path.glob("*.json"):
         path.unlink()
     report = model_source.find(tmp_path).load_into(model, head="keep")
@@ -115,7 +114,7 @@ def test_initial_weights_are_converted_to_the_pixels_of_the_run(tmp_path, kind):
     pixels = np.random.default_rng(0).integers(0, 256, (3, 11, 14, 3), np.uint8)
     expected = donor(preprocessing.normalized(pixels)).numpy()
 
-    opened, stored = model_source.find(path).open_model()
+    opened, stored, _ = model_source.find(path).open_model()
     np.testing.assert_array_equal(opened(stored.normalized(pixels)), expected)
     report = model_source.find(path).load_into(model, head="keep")
     assert report.converted

@@ -79,8 +79,8 @@ def test_results_are_the_encoder_and_pictures(run):
     keys = arrays(run)
     assert not [key for key in keys if "head" in key or "prediction" in key or "mask" in key]
     for weights in ("final", "ema", "best"):
-        model, preprocessing = model_source.find(run, weights).open_model()
-        assert model.config.num_classes == 0 and preprocessing.labels == ()
+        model, _, classes = model_source.find(run, weights).open_model()
+        assert model.config.num_classes == 0 and classes.labels == ()
     final = model_source.find(run).open_model().model
     kernel = final.patch_embedding.kernel.numpy().reshape(-1)
     np.testing.assert_array_equal(keys["embedding/kernel"].reshape(-1), kernel)

@@ -70,12 +70,12 @@ def test_train_evaluate_and_predict(pictures, command, uncompiled):
 
     # Against a plain loop; and again on two replicas, with padding.
     source = model_source.find(pictures / "run")
-    model, prepare = source.open_model()
+    model, prepare, classes = source.open_model()
     test = open_source(f"list:{pictures}/list.csv", "test")
     examples = test.read(range(10))
     logits = model(tf.stack([prepare(decode_image(image)) for image in examples.images])).numpy()
     targets = np.stack([np.isin(range(4), labels) for labels in examples.labels]).astype(float)
-    assert prepare.labels == NAMES
+    assert classes.labels == NAMES
     logits = logits.astype(np.float64)
     loss = (np.log1p(np.exp(logits)) - logits * targets).sum(axis=1).mean()
     labelled = targets.any(axis=1)
