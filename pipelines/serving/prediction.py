@@ -7,10 +7,11 @@ import os
 import numpy as np
 import tensorflow as tf
 
+from pipelines.data.labels.label_file import read_label_file
 from pipelines.errors import UserError
 from pipelines.serving.signatures import make_signatures
 from pipelines.stored_models import model_source
-from pipelines.stored_models.exported import SIGNATURE, find_exported
+from pipelines.stored_models.exported import SIGNATURE, find_exported, open_classifier
 from pipelines.stored_models.stored_model import AS_TRAINED
 from vit_tf.files import storage
 from vit_tf.images.decoding import FORMATS, MAX_PIXELS, SUFFIXES, decode_image
@@ -42,7 +43,7 @@ def predict(model_path, paths, top, weights="final", label_file=None, opening=AS
         UserError: if a path is missing, an image is unreadable, or the model is not a `vit_tf` one.
     """
     files = find_images(paths)
-    open_classifier = find_classifier(model_path, weights, label_file, opening)
+    open_found = find_classifier(model_path, weights, label_file, opening)
     if files:
         images, count = ((path, _read(path)) for path in files), len(files)
         for path in files:
@@ -50,7 +51,7 @@ def predict(model_path, paths, top, weights="final", label_file=None, opening=AS
     else:
         images, count = example_images(), _NUM_EXAMPLES
         _log.info(f"no image given: predicting {count} handwritten digits of the digits test split")
-    classify, labels = open_classifier()
+    classify, labels = open_found()
 
     done = 0
     for batch in _batches(images):
@@ -96,21 +97,22 @@ def find_classifier(path, weights="final", label_file=None, opening=AS_TRAINED):
         opening: see `StoredModel.open_model`.
 
     Returns:
-        A function without arguments that does what `ExportedModel.open_classifier` does.
+        A function without arguments that returns what `exported.open_classifier` does.
 
     Raises:
         UserError: if there is no model, or the weights of a SavedModel are to be packed.
     """
-    exported = find_exported(path, label_file) if weights == "final" else None
+    exported = find_exported(path) if weights == "final" else None
     if exported is None:
         source = model_source.find(path, weights, label_file)
         return functools.partial(_open_classifier, source, opening)
     if opening.packed:
         raise UserError(
-            f"--fused is for models that are not exported, but {exported.name} is a SavedModel. "
+            f"--fused is for models that are not exported, but {path} is a SavedModel. "
             "Leave --fused out: the form of the export decides."
         )
-    return exported.open_classifier
+    labels = () if label_file is None else read_label_file(label_file)
+    return functools.partial(open_classifier, exported, labels)
 
 
 def _open_classifier(source, opening):

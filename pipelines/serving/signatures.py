@@ -60,12 +60,13 @@ def make_signatures(model, preprocessing, classes=None) -> dict:
     def labels():
         return {"classes": tf.constant(names, tf.string)}
 
-    first_stage, first_stage_uint8, spec, other_stages = _stages(model, preprocessing)
+    stages = model.serving_stages()
+    first_stage_uint8 = _uint8_stage(stages, preprocessing)
 
     # Traced once for the four signatures that use it: a quarter of the time and file size.
-    @functools.partial(tf.function, input_signature=[spec], autograph=False)
+    @functools.partial(tf.function, input_signature=[stages.spec], autograph=False)
     def classify(inputs):
-        logits = tf.cast(other_stages(inputs), tf.float32)
+        logits = tf.cast(stages.second(inputs), tf.float32)
         probabilities = classes.to_probabilities(logits)
         # For equal values, `top_k` puts the lower index first.
         top, indices = tf.math.top_k(probabilities, min(TOP_CLASSES, len(names)))
@@ -78,7 +79,7 @@ def make_signatures(model, preprocessing, classes=None) -> dict:
         }
 
     def classify_inputs(inputs):
-        return classify(first_stage(inputs))
+        return classify(stages.first(inputs))
 
     def embed(images):
         return {"embedding": tf.cast(model.features(preprocessing(images)), tf.float32)}
@@ -100,15 +101,9 @@ def make_signatures(model, preprocessing, classes=None) -> dict:
     } | features
 
 
-def _stages(model, preprocessing):
-    """Divides a model in two stages, so that all signatures can share the second.
-
-    Returns:
-        `(first_stage, first_stage_uint8, spec, other_stages)`: a function of the model's input, one
-        of uint8 `[B, H, W, 3]` of any size, what both return, and a function of that, which
-        returns logits.
-    """
-    size, stages = preprocessing.image_size, model.serving_stages()
+def _uint8_stage(stages, preprocessing):
+    """The first stage of a model as a function of uint8 `[B, H, W, 3]` of any size."""
+    size = preprocessing.image_size
 
     def from_any_size(images):
         return stages.first(preprocessing(images))
@@ -123,8 +118,7 @@ def _stages(model, preprocessing):
     # The patch embedding maps uint8 to [-1, 1] itself, which spares float images in memory.
     has_default_range = (preprocessing.mean, preprocessing.std) == (MEAN, STD)
     reads_uint8 = preprocessing.keeps_own_size and has_default_range
-    uint8_stage = from_uint8 if reads_uint8 and stages.reads_uint8 else from_any_size
-    return stages.first, uint8_stage, stages.spec, stages.second
+    return from_uint8 if reads_uint8 and stages.reads_uint8 else from_any_size
 
 
 def _on_images(compute, dtype=tf.float32):

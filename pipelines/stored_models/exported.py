@@ -1,6 +1,5 @@
 """The reader of exported models: SavedModels, which can only be called."""
 
-import dataclasses
 import os
 import typing
 
@@ -8,7 +7,7 @@ import tensorflow as tf
 
 import custom_ops
 from pipelines.config.names import ExportForm
-from pipelines.data.labels.label_file import check_count, read_label_file
+from pipelines.data.labels.label_file import check_count
 from pipelines.errors import UserError
 from vit_tf.files import storage
 
@@ -26,58 +25,33 @@ def is_saved_model(path) -> bool:
     return storage.is_file(os.path.join(path, MARKER))
 
 
-def find_exported(path, label_file=None):
-    """The `ExportedModel` at a path, or in one of the directories that `export` makes there.
-
-    Args:
-        path: a directory.
-        label_file: file with class names that replace the stored ones, or None.
+def find_exported(path) -> str | None:
+    """The SavedModel at a path, or in one of the directories that `export` makes there.
 
     Returns:
         None if there is none, or if `path` is a workdir.
     """
     if storage.exists(os.path.join(path, "config.json")):
         return None
-    for folder in (path, *(os.path.join(path, form) for form in typing.get_args(ExportForm))):
-        if is_saved_model(folder):
-            labels = () if label_file is None else read_label_file(label_file)
-            return ExportedModel(os.fspath(path), os.fspath(folder), labels)
-    return None
+    folders = (path, *(os.path.join(path, form) for form in typing.get_args(ExportForm)))
+    return next((os.fspath(folder) for folder in folders if is_saved_model(folder)), None)
 
 
-@dataclasses.dataclass(frozen=True)
-class ExportedModel:
-    """A SavedModel that was found, but not read yet.
+def open_classifier(path, labels=()):
+    """Reads a SavedModel.
 
-    Attributes:
-        name: the path that the user gave.
-        path: the SavedModel.
+    Args:
+        path: see `find_exported`.
         labels: class names that replace the stored ones; () keeps those.
+
+    Returns:
+        `(classify, labels)`: a function from string `[B]`, encoded images, to a dict with
+        `probabilities` float32 `[B, K]` and `valid` bool `[B]`; and the `K` names of the classes.
+
+    Raises:
+        UserError: if it is damaged, was not written by `pipelines.export`, has no classes, or the
+            number of labels is wrong.
     """
-
-    name: str
-    path: str
-    labels: tuple[str, ...] = ()
-
-    def open_classifier(self):
-        """Reads the SavedModel.
-
-        Returns:
-            `(classify, labels)`: a function from string `[B]`, encoded images, to a dict with
-            `probabilities` float32 `[B, K]` and `valid` bool `[B]`; and the `K` names of the
-            classes.
-
-        Raises:
-            UserError: if it is damaged, was not written by `pipelines.export`, has no classes, or
-                the number of labels is wrong.
-        """
-        classify, labels = _load(self.path)
-        if self.labels:
-            check_count(self.labels, len(labels))
-        return classify, list(self.labels) or labels
-
-
-def _load(path):
     if custom_ops.is_compiled():
         custom_ops.load()  # For a fused export. The library in its folder is not trusted.
     try:
@@ -112,4 +86,6 @@ def _load(path):
         # Called through `loaded`, which owns the variables and must stay alive.
         return loaded.signatures[SIGNATURE](image_bytes=image_bytes)
 
-    return classify, [name.decode("utf-8", "replace") for name in names]
+    if labels:
+        check_count(labels, len(names))
+    return classify, list(labels) or [name.decode("utf-8", "replace") for name in names]

@@ -1,13 +1,10 @@
 """The base class of the readers: one for each kind of file or folder that holds a model."""
 
-import abc
 import contextlib
 import dataclasses
 import logging
 import typing
 from typing import Any
-
-import keras
 
 import custom_ops
 import vit_tf
@@ -63,10 +60,12 @@ def _user_errors():
 
 
 @dataclasses.dataclass(frozen=True)
-class StoredModel(abc.ABC):
+class StoredModel:
     """A model on disk that was found, but not read yet. `model_source.find` makes it.
 
-    Methods raise `UserError` if the files are damaged or do not hold a model of `vit_tf`.
+    A subclass defines `_read_config` and `_open`, which may raise `ValueError`, and replaces what
+    reads the sidecar if it has none. Methods raise `UserError` if the files are damaged or do not
+    hold a model of `vit_tf`.
 
     Attributes:
         name: name for messages: the path or name that the user gave, and the step of a checkpoint.
@@ -85,13 +84,8 @@ class StoredModel(abc.ABC):
         with _user_errors():
             return read_sidecar(self.path).preprocessing is not None
 
-    def read_config(
-        self,
-    ) -> tuple[vit_tf.config.ModelConfig, str | None, vit_tf.Preprocessing | None]:
-        """Configuration, dtype policy and preprocessing, without reading the weights.
-
-        The policy and the preprocessing are None if they are not stored.
-        """
+    def read_config(self) -> tuple:
+        """Configuration, dtype policy and preprocessing, without the weights; None: not stored."""
         with _user_errors():
             return self._read_config()
 
@@ -105,8 +99,7 @@ class StoredModel(abc.ABC):
 
         If no preprocessing is stored, the preprocessing of the reference code (direct resize) is
         used. Then classes have names if the file has the name and the number of classes of
-        published weights.
-        Call it in the scope of the strategy that the model will run under.
+        published weights. Call it in the scope of the strategy that the model will run under.
 
         Args:
             opening: see `Opening`. The model is a `vit_tf.models.PackedModel` if packed weights are
@@ -144,16 +137,8 @@ class StoredModel(abc.ABC):
         with _user_errors():
             return self._load(model, head, preprocessing)
 
-    @abc.abstractmethod
-    def _read_config(self) -> tuple:
-        """See `read_config`."""
-
     def _read_activation(self, opening):
         return (read_sidecar(self.path).classes or opening).activation
-
-    @abc.abstractmethod
-    def _open(self, opening) -> tuple[keras.Model, vit_tf.Preprocessing, vit_tf.Classes]:
-        """The model with its weights, not packed, and what else is stored or assumed."""
 
     def _assume(self, config, opening) -> tuple[vit_tf.Preprocessing, vit_tf.Classes]:
         """Preprocessing and classes for a file that stores none."""

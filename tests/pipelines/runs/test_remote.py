@@ -226,7 +226,7 @@ def test_an_export_behind_a_url_is_served(runs, command):
     expected = model(tf.stack([preprocessing(x) for x in images]), training=False)
     np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-4)
     assert_user_error(command("export", *arguments), f"{output}/portable exists")
-    assert find_exported(output).path == f"{output}/portable"
+    assert find_exported(output) == f"{output}/portable"
     fused = command("export", *arguments, "--format=fused", "--overwrite")
     assert_user_error(fused, "fused export")
     file = command("export", f"--model={RUN}", f"--output={RUN}/config.json")

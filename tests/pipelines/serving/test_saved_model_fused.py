@@ -195,7 +195,7 @@ def test_both_are_checked_before_one_is_written(command, tmp_path):
 def test_prediction_reads_it(exported, tmp_path):
     model, preprocessing, folder = exported
     shutil.copytree(folder / "fused", tmp_path / "fused")
-    assert find_exported(tmp_path).path == str(tmp_path / "fused")
+    assert find_exported(tmp_path) == str(tmp_path / "fused")
     # The installed library serves it: code inside an export is not run.
     (tmp_path / "fused" / "assets.extra" / "load_ops.py").write_text("raise SystemExit(3)")
     library = tmp_path / "fused" / "assets.extra" / "_vit_ops.so"

@@ -166,11 +166,7 @@ class PublishedCheckpoint:
 
     @property
     def classes(self) -> Classes | None:
-        """The `Classes` from the sidecar; None without sidecar.
-
-        Raises:
-            ValueError: if the value in the sidecar is not valid.
-        """
+        """The `Classes` from the sidecar; None without sidecar."""
         return self._sidecar.classes
 
 
