@@ -272,9 +272,9 @@ class Classes:
             )
         object.__setattr__(self, "labels", tuple(self.labels))
 
-    def names(self, count) -> list[str]:
+    def names(self, count) -> tuple[str, ...]:
         """The names of `count` classes in label order; their decimal indices if unknown."""
-        return list(self.labels) or [str(index) for index in range(count)]
+        return self.labels or tuple(str(index) for index in range(count))
 
     def to_probabilities(self, logits):
         """Converts logits `[B, K]` to probabilities of the same shape."""

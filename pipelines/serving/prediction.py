@@ -120,7 +120,7 @@ def _open_classifier(source, opening):
     if model.head is None:
         raise UserError(f"{source.name} has no head (num_classes=0), so it predicts no classes.")
     classify = make_signatures(model, preprocessing, classes)[SIGNATURE]
-    return classify, classes.names(model.config.num_classes)
+    return classify, list(classes.names(model.config.num_classes))
 
 
 def example_images():

@@ -377,8 +377,8 @@ def test_classes_reject(fields, text):
 
 
 def test_names_and_probabilities_of_classes():
-    assert Classes().names(3) == ["0", "1", "2"]
-    assert Classes(labels=("a", "b")).names(2) == ["a", "b"]
+    assert Classes().names(3) == ("0", "1", "2")
+    assert Classes(labels=("a", "b")).names(2) == ("a", "b")
     logits = np.array([[0.0, 1.0, -2.0]], np.float32)
     exponents = np.exp(logits)
     np.testing.assert_allclose(
