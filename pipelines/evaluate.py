@@ -68,14 +68,16 @@ def main(values, arguments):
     data = choose_splits(experiment.data, training=False)
     if data.eval_split is None:
         raise UserError("data.eval_split is none: there is nothing to evaluate. Set it to a split.")
-    assumed = {"assumed": data.preprocessing_fields(), "activation": experiment.train.loss}
+    opening = dataclasses.replace(
+        opening, assumed=data.preprocessing_fields(), activation=experiment.train.loss
+    )
     means = evaluate(
         source,
         open_source(data.name, data.eval_split, data.data_dir),
         strategy,
         batch_size=experiment.train.batch_size,
         bad_images=data.bad_images,
-        opening=dataclasses.replace(opening, **assumed),
+        opening=opening,
         label_map=values.label_map,
         max_batches=values.max_batches,
     )

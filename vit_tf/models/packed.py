@@ -1,5 +1,6 @@
 """A Vision Transformer for inference, with the weights of its blocks packed for one op."""
 
+import functools
 import itertools
 
 import keras
@@ -160,10 +161,7 @@ class PackedModel(TokenClassifier):
 
     def class_rows(self, images):
         """See `VisionTransformer.class_rows`; one block at a time is unpacked."""
-
-        def attend(qkv, heads):
-            return custom_ops.attention_with_taps(qkv, heads, ("class_row",))
-
+        attend = functools.partial(custom_ops.attention_with_taps, taps=("class_row",))
         return [taps["class_row"] for taps in self._attended(images, attend)]
 
     def attention_inputs(self, images):
