@@ -10,7 +10,6 @@ import pytest
 import vit_tf
 from pipelines.runs.workdir import Workdir
 from pipelines.serving import clean_process, saved_model
-from pipelines.stored_models.stored_model import StoredModel
 from tests.pipelines import encoded
 from tests.pipelines.serving.exports import CLASSES, call_here, make
 from tests.pipelines.tiny import tiny_experiment
@@ -103,10 +102,10 @@ def predict(command):
 def no_model(monkeypatch):
     """Fails the test if a model is built: images must be checked first."""
 
-    def built(*_):
+    def built(*_, **__):
         raise AssertionError("a model was built")
 
-    monkeypatch.setattr(StoredModel, "open_model", built)
+    monkeypatch.setattr(vit_tf, "create_model", built)
 
 
 # `tests/vit_tf/images/test_decoding.py` has all kinds of broken files.

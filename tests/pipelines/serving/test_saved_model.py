@@ -123,31 +123,31 @@ def test_difference_fails_and_leaves_nothing(tmp_path, quick, name, change):
     model, preprocessing, answer = quick
     answer(name, change)
     with pytest.raises(RunError, match=f"differs from the model: {name} of"):
-        saved_model.export(model, preprocessing, tmp_path / "a" / "b")
+        saved_model.export(model, preprocessing, tmp_path / "a" / "b", classes=CLASSES)
     assert os.listdir(tmp_path) == []
 
 
 def test_existing_output(tmp_path, quick):
     model, preprocessing, answer = quick
     path = tmp_path / "portable" / "saved_model.pb"
-    saved_model.export(model, preprocessing, tmp_path)
+    saved_model.export(model, preprocessing, tmp_path, classes=CLASSES)
     with pytest.raises(UserError, match="--overwrite"):
-        saved_model.export(model, preprocessing, tmp_path)
+        saved_model.export(model, preprocessing, tmp_path, classes=CLASSES)
     answer("logits", lambda x: x + 1)
     with pytest.raises(RunError, match="differs from the model: logits"):
-        saved_model.export(model, preprocessing, tmp_path, overwrite=True)
+        saved_model.export(model, preprocessing, tmp_path, overwrite=True, classes=CLASSES)
     assert os.listdir(tmp_path) == ["portable"]
     assert path.read_text() == "export 1"
 
     answer()
-    saved_model.export(model, preprocessing, tmp_path, overwrite=True)
+    saved_model.export(model, preprocessing, tmp_path, overwrite=True, classes=CLASSES)
     assert os.listdir(tmp_path) == ["portable"]
     assert path.read_text() == "export 3"
 
 
 def test_failing_swap_keeps_the_old_export(tmp_path, quick, monkeypatch):
     model, preprocessing, _ = quick
-    saved_model.export(model, preprocessing, tmp_path)
+    saved_model.export(model, preprocessing, tmp_path, classes=CLASSES)
     rename = os.rename
 
     def rename_but_not_into_place(source, target):
@@ -157,7 +157,7 @@ def test_failing_swap_keeps_the_old_export(tmp_path, quick, monkeypatch):
 
     monkeypatch.setattr(os, "rename", rename_but_not_into_place)
     with pytest.raises(OSError, match="No space left"):
-        saved_model.export(model, preprocessing, tmp_path, overwrite=True)
+        saved_model.export(model, preprocessing, tmp_path, overwrite=True, classes=CLASSES)
     assert os.listdir(tmp_path) == ["portable"]
     assert (tmp_path / "portable" / "saved_model.pb").read_text() == "export 1"
 
@@ -166,12 +166,13 @@ def test_output_that_is_something_else(tmp_path, quick):
     model, preprocessing, _ = quick
     (tmp_path / "file").write_text("mine")
     with pytest.raises(UserError, match="file is not a directory"):
-        saved_model.export(model, preprocessing, tmp_path / "file" / "below")
+        saved_model.export(model, preprocessing, tmp_path / "file" / "below", classes=CLASSES)
     (tmp_path / "portable").mkdir()
-    saved_model.export(model, preprocessing, tmp_path)  # an empty directory may be used
+    # An empty directory may be used.
+    saved_model.export(model, preprocessing, tmp_path, classes=CLASSES)
     (tmp_path / "portable" / "saved_model.pb").rename(tmp_path / "portable" / "photo.jpg")
     with pytest.raises(UserError, match="is not a SavedModel"):
-        saved_model.export(model, preprocessing, tmp_path, overwrite=True)
+        saved_model.export(model, preprocessing, tmp_path, overwrite=True, classes=CLASSES)
     assert sorted(os.listdir(tmp_path)) == ["file", "portable"]
     assert os.listdir(tmp_path / "portable") == ["photo.jpg"]
 
@@ -185,7 +186,7 @@ def test_failing_process_leaves_nothing(tmp_path, quick, monkeypatch):
     monkeypatch.setattr(clean_process, "call_signatures", call)
     model, preprocessing, _ = quick
     with pytest.raises(RunError, match="TensorFlow alone.*VitAttention"):
-        saved_model.export(model, preprocessing, tmp_path)
+        saved_model.export(model, preprocessing, tmp_path, classes=CLASSES)
     assert os.listdir(tmp_path) == []
 
 
