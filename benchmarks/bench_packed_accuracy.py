@@ -23,6 +23,7 @@ import vit_tf
 from pipelines.data.pipeline import eval_dataset
 from pipelines.data.sources.open import open_source
 from pipelines.stored_models import model_source
+from pipelines.stored_models.stored_model import Opening
 
 BATCH_SIZE = 50
 PERCENTILES = (50, 90, 99, 100)
@@ -36,8 +37,8 @@ def main(path=model_source.SHIPPED, data="digits", split="test"):
     if not custom_ops.is_compiled():
         sys.exit(f"error: the compiled library is not used: {custom_ops.describe()['reason']}")
     source = model_source.find(path)
-    model, preprocessing = model_source.open_model(source, "float32")
-    mixed, _ = model_source.open_model(source, "mixed_bfloat16")
+    model, preprocessing, _ = source.open_model(Opening("float32"))
+    mixed = source.open_model(Opening("mixed_bfloat16")).model
     packed = {precision: vit_tf.pack_model(model, precision) for precision in LARGEST_ERRORS}
     runs = {
         "float32": (packed["float32"], "compiled"),

@@ -187,8 +187,8 @@ class _Features:
             keras.utils.set_random_seed(seed)
             model = vit_tf.create_model(experiment.model.config(0))
         else:
-            model, _ = model_source.open_model(model_source.find(workdir))
-        preprocessing = experiment.preprocessing(())
+            model = model_source.find(workdir).open_model().model
+        preprocessing = experiment.preprocessing()
         found = []
         for source in self._sources:
             data = EvaluationData(source=source, preprocessing=preprocessing, batch_size=128)

@@ -1,5 +1,6 @@
 """Lists the examples of a training batch, or measures how fast training batches come."""
 
+import dataclasses
 import json
 import math
 
@@ -119,14 +120,13 @@ def _measure(values, experiment, source):
     """Returns the rates of the input and of the model, and the function that formats them."""
     from pipelines.data import throughput
     from pipelines.data.reading import parallel_calls
-    from pipelines.data.transforms.byte_images import for_batches
 
-    preprocessing = experiment.preprocessing(source.labels)
+    preprocessing = experiment.preprocessing()
     measured = throughput.measure(
         source,
         experiment.sampling(),
         experiment.data,
-        for_batches(preprocessing, experiment.data.image_dtype),
+        dataclasses.replace(preprocessing, dtype=experiment.data.image_dtype),
         seconds=values.throughput / 2,
         skips_bad_images=experiment.data.bad_images == "skip",
     )

@@ -1,5 +1,6 @@
 """Evaluates a model on a labelled data set."""
 
+import dataclasses
 import json
 
 from absl import flags
@@ -56,24 +57,27 @@ def main(values, arguments):
     from pipelines.data.sources.splits import choose_splits
     from pipelines.errors import UserError
     from pipelines.evaluation.evaluate import evaluate
-    from pipelines.stored_models import fused_source, model_source
+    from pipelines.stored_models import model_source
 
     source = model_source.find(*request.model_path_and_weights(values), values.labels)
-    source = fused_source.with_fused(source, values.fused, values.precision)
-    fields = _DATA_FIELDS if model_source.has_preprocessing(source) else FIELDS
+    opening = request.opening(values)
+    fields = _DATA_FIELDS if source.has_preprocessing() else FIELDS
     reason = f"{source.name} is evaluated as it was trained"
     experiment = request.experiment(values, source.workdir, fields, reason)
     strategy = request.strategy(values)
     data = choose_splits(experiment.data, training=False)
     if data.eval_split is None:
         raise UserError("data.eval_split is none: there is nothing to evaluate. Set it to a split.")
+    opening = dataclasses.replace(
+        opening, assumed=data.preprocessing_fields(), activation=experiment.train.loss
+    )
     means = evaluate(
         source,
         open_source(data.name, data.eval_split, data.data_dir),
         strategy,
         batch_size=experiment.train.batch_size,
         bad_images=data.bad_images,
-        assumed=data.preprocessing_fields() | {"probabilities": experiment.train.loss},
+        opening=opening,
         label_map=values.label_map,
         max_batches=values.max_batches,
     )

@@ -59,14 +59,15 @@ def main(values, arguments):
     output = values.output or os.path.join("runs", "export")
     from pipelines.serving import saved_model
     from pipelines.stored_models import model_source
+    from pipelines.stored_models.stored_model import Opening
 
     source = model_source.find(*request.model_path_and_weights(values), values.labels)
     forms = typing.get_args(ExportForm) if values.format == "both" else [values.format]
     for form in forms:
         saved_model.check_output(output, values.overwrite, form)
-    model, preprocessing = model_source.open_model(source, PRECISIONS.get(values.precision))
+    model, preprocessing, classes = source.open_model(Opening(PRECISIONS.get(values.precision)))
     for form in forms:
-        report = saved_model.export(model, preprocessing, output, values.overwrite, form)
+        report = saved_model.export(model, preprocessing, output, values.overwrite, form, classes)
         print(report)
         print(_usage(report))
 

@@ -69,9 +69,10 @@ def main(values, arguments):
     from pipelines.data.sources.splits import choose_splits
     from pipelines.evaluation import few_shot_report
     from pipelines.stored_models import model_source
+    from pipelines.stored_models.stored_model import Opening
 
     source = model_source.find(*request.model_path_and_weights(values))
-    fields = _DATA_FIELDS if model_source.has_preprocessing(source) else FIELDS
+    fields = _DATA_FIELDS if source.has_preprocessing() else FIELDS
     reason = f"only the features of {source.name} are evaluated"
     experiment = request.experiment(values, source.workdir, fields, reason)
     strategy = request.strategy(values)
@@ -93,7 +94,7 @@ def main(values, arguments):
         output=values.output or folder,
         batch_size=experiment.train.batch_size,
         bad_images=data.bad_images,
-        assumed=data.preprocessing_fields(),
+        opening=Opening(assumed=data.preprocessing_fields()),
     )
     print(json.dumps(record) if values.json else few_shot_report.text(record))
 

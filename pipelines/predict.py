@@ -29,8 +29,8 @@ def main(values, arguments):
     from pipelines.serving import prediction
 
     path, weights = request.model_path_and_weights(values)
-    fused = {"fused": values.fused, "precision": values.precision}
-    for result in prediction.predict(path, arguments, values.top, weights, values.labels, **fused):
+    opening = request.opening(values)
+    for result in prediction.predict(path, arguments, values.top, weights, values.labels, opening):
         print(json.dumps(result) if values.json else _block(result))
 
 

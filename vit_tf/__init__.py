@@ -16,12 +16,13 @@ if TYPE_CHECKING:
     from vit_tf.create import create_model, list_models
     from vit_tf.features import feature_model
     from vit_tf.packing import pack_model
-    from vit_tf.preprocessing import Preprocessing
+    from vit_tf.preprocessing import Classes, Preprocessing
     from vit_tf.pretrained.records import list_weights
     from vit_tf.weights import load_npz, load_safetensors, save_npz, save_safetensors
 
 __all__ = [
     "AxialResNetConfig",
+    "Classes",
     "Preprocessing",
     "ResNetConfig",
     "StemConfig",
@@ -47,6 +48,7 @@ __version__ = "0.1.0"
 # Public name -> the module that defines it; the other names of `__all__` are modules.
 _MODULES = {
     "AxialResNetConfig": "vit_tf.config",
+    "Classes": "vit_tf.preprocessing",
     "Preprocessing": "vit_tf.preprocessing",
     "ResNetConfig": "vit_tf.config",
     "StemConfig": "vit_tf.config",

@@ -46,15 +46,11 @@ def packed_or_same(model):
 
 def why_not_packed(model, precision=None) -> str | None:
     """The reason why `pack_model` does not cover a model, or None; the arguments are the same."""
-    from vit_tf.models.vit import VisionTransformer
-
-    if not isinstance(model, VisionTransformer):
+    if not hasattr(model, "why_not_packed"):
         return f"its class is {type(model).__name__}, and only a VisionTransformer is covered"
-    config, precision = model.config, precision or model.compute_dtype
-    if config.axial:
-        return "axial attention is not covered"
-    if config.position_embedding == "relative":
-        return "relative positions are not covered"
+    if reason := model.why_not_packed():
+        return reason
+    precision = precision or model.compute_dtype
     if precision not in PRECISIONS:
         return f"{precision} is not covered; the precisions are {' and '.join(PRECISIONS)}"
     return None

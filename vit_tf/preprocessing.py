@@ -1,8 +1,9 @@
-"""Preprocessing: how a decoded image becomes a model's input. It is stored with the weights.
+"""What is stored with weights: how an image becomes a model's input, and what its logits mean.
 
-Training, evaluation, prediction and exported models share this one definition, because a model that
-is served with another resize or value range loses accuracy without any error. TensorFlow is
-imported only when a `Preprocessing` is called, so that configurations can hold one.
+Training, evaluation, prediction and exported models share these definitions, because a model that
+is served with another resize or value range loses accuracy without any error. Files hold the fields
+of `Preprocessing` and `Classes` in one object. TensorFlow is imported only when they are used, so
+that configurations can hold them.
 """
 
 import dataclasses
@@ -18,6 +19,8 @@ ResizeRule = Literal["direct", "resize_small", "shortest_edge", "center", "squas
 Interpolation = Literal["bilinear", "bicubic", "area"]
 # Far above the image size of any model. A damaged or hostile file cannot request terabytes.
 MAX_SIDE = 16384
+# The keys of `Classes` in files.
+_CLASSES_KEYS = ("labels", "probabilities")
 # Of a mean or a standard deviation: float32 keeps the result finite.
 MAX_VALUE = 1e6
 
@@ -45,9 +48,9 @@ class Preprocessing:
             True: the filter becomes wider with the reduction, and the result of each pass is
             rounded to whole levels, as Pillow does it.
         mean, std: of v / 255, for each color. The default maps 0 to -1 and 255 to 1.
-        labels: class names in label order; empty if they are unknown.
-        probabilities: how logits become probabilities: "softmax", or "sigmoid" where several
-            classes may be true at once.
+        dtype: of the result. "uint8", for the default `mean` and `std` only: values 0 .. 255,
+            rounded to whole levels, which models map to [-1, 1] themselves. It is for batches and
+            is not stored.
 
     Raises:
         ValueError: if a field has the wrong type, or the fields do not fit together.
@@ -61,8 +64,7 @@ class Preprocessing:
     antialias: bool = False
     mean: tuple[float, float, float] = MEAN
     std: tuple[float, float, float] = STD
-    labels: tuple[str, ...] = ()
-    probabilities: str = "softmax"
+    dtype: Literal["float32", "uint8"] = "float32"
 
     def __post_init__(self, crop_fraction):
         if not (
@@ -85,17 +87,12 @@ class Preprocessing:
                     f"from {lowest:g} to {MAX_VALUE:g}."
                 )
             object.__setattr__(self, name, tuple(float(value) for value in values))
-        if not (
-            isinstance(self.labels, tuple | list)
-            and all(isinstance(label, str) for label in self.labels)
-        ):
-            raise ValueError(f"labels={self.labels!r} are not class names. Expected strings.")
-        if self.probabilities not in ("softmax", "sigmoid"):
+        if self.dtype != "float32" and (self.dtype, self.mean, self.std) != ("uint8", MEAN, STD):
             raise ValueError(
-                f"probabilities={self.probabilities!r} is unknown. Expected softmax or sigmoid."
+                f"dtype={self.dtype!r} is not possible. Expected float32, or uint8 with "
+                f"mean={MEAN} and std={STD}."
             )
         object.__setattr__(self, "image_size", tuple(int(side) for side in self.image_size))
-        object.__setattr__(self, "labels", tuple(self.labels))
 
     def _side_before_crop(self, fraction):
         """`resize_to` for a `crop_fraction`."""
@@ -157,8 +154,8 @@ class Preprocessing:
                 which may be unknown until the graph runs.
 
         Returns:
-            float32 `[h, w, 3]` or `[B, h, w, 3]`, where `(h, w)` is `image_size`; with the default
-            `mean` and `std` in [-1, 1].
+            `[h, w, 3]` or `[B, h, w, 3]` of `dtype`, where `(h, w)` is `image_size`; float32 with
+            the default `mean` and `std` is in [-1, 1].
 
         Raises:
             ValueError: if the images have another rank, number of channels or dtype.
@@ -201,9 +198,14 @@ class Preprocessing:
         return images
 
     def normalized(self, pixels):
-        """The second step: values 0 .. 255, `[..., 3]`, as float32 (v / 255 - mean) / std."""
+        """The second step: values 0 .. 255, `[..., 3]`, as (v / 255 - mean) / std or uint8."""
+        import tensorflow as tf
+
         from vit_tf.images import resizing
 
+        if self.dtype == "uint8":
+            pixels = tf.convert_to_tensor(pixels)
+            return pixels if pixels.dtype == tf.uint8 else resizing.to_uint8(pixels)
         return resizing.to_model_range(pixels, self.mean, self.std)
 
     def to_dict(self):
@@ -212,37 +214,87 @@ class Preprocessing:
         Fields that earlier versions do not know are left out if they have their default.
         """
         values = dataclasses.asdict(self)
+        values.pop("dtype")
         defaults = {"interpolation": "bilinear", "antialias": False, "mean": MEAN, "std": STD}
         kept = {name: value for name, value in values.items() if value != defaults.get(name, ...)}
         return {
             name: list(value) if isinstance(value, tuple) else value for name, value in kept.items()
         }
 
-    def to_probabilities(self, logits):
-        """Converts logits `[B, K]` to probabilities of the same shape."""
-        import tensorflow as tf
-
-        return tf.nn.sigmoid(logits) if self.probabilities == "sigmoid" else tf.nn.softmax(logits)
-
     @classmethod
     def from_dict(cls, fields):
         """Creates a `Preprocessing` from the result of `to_dict`, for instance from a JSON file.
+
+        The fields of `Classes` may be in the same dictionary.
 
         Raises:
             ValueError: if it is not a dictionary, has unknown keys, lacks `image_size`, or holds a
                 value of the wrong type.
         """
-        known = [field.name for field in dataclasses.fields(cls)]
+        known = [field.name for field in dataclasses.fields(cls) if field.name != "dtype"]
         if not isinstance(fields, dict):
             raise ValueError(
                 f"Preprocessing must be a dictionary with the keys {known}. Received: "
                 f"{type(fields).__name__}."
             )
+        known += _CLASSES_KEYS
         if unknown := sorted(str(key) for key in set(fields) - set(known)):
             raise ValueError(f"Preprocessing has unknown keys {unknown}. Expected some of {known}.")
         if "image_size" not in fields:
             raise ValueError(f"Preprocessing lacks 'image_size'. Received: {sorted(fields)}.")
-        return cls(**fields)
+        return cls(**{key: value for key, value in fields.items() if key not in _CLASSES_KEYS})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Classes:
+    """The classes of a model: their names, and how logits become probabilities.
+
+    Attributes:
+        labels: class names in label order; empty if they are unknown.
+        activation: "softmax", or "sigmoid" where several classes may be true at once.
+
+    Raises:
+        ValueError: if a field has the wrong type.
+    """
+
+    labels: tuple[str, ...] = ()
+    activation: Literal["softmax", "sigmoid"] = "softmax"
+
+    def __post_init__(self):
+        if not (
+            isinstance(self.labels, tuple | list)
+            and all(isinstance(label, str) for label in self.labels)
+        ):
+            raise ValueError(f"labels={self.labels!r} are not class names. Expected strings.")
+        if self.activation not in ("softmax", "sigmoid"):
+            raise ValueError(
+                f"{self.activation!r} gives no probabilities. Expected softmax or sigmoid."
+            )
+        object.__setattr__(self, "labels", tuple(self.labels))
+
+    def names(self, count) -> tuple[str, ...]:
+        """The names of `count` classes in label order; their decimal indices if unknown."""
+        return self.labels or tuple(str(index) for index in range(count))
+
+    def to_probabilities(self, logits):
+        """Converts logits `[B, K]` to probabilities of the same shape."""
+        import tensorflow as tf
+
+        return tf.nn.sigmoid(logits) if self.activation == "sigmoid" else tf.nn.softmax(logits)
+
+    def to_dict(self):
+        """Returns the fields with the keys that files have; `from_dict` reads them back."""
+        return {"labels": list(self.labels), "probabilities": self.activation}
+
+    @classmethod
+    def from_dict(cls, fields):
+        """Creates `Classes` from a dictionary of a file, which may have other keys too.
+
+        Raises:
+            ValueError: if a value has the wrong type.
+        """
+        stored = cls().to_dict() | fields
+        return cls(labels=stored["labels"], activation=stored["probabilities"])
 
 
 def _are_colors(values, lowest):

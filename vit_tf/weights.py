@@ -23,7 +23,7 @@ from vit_tf.config.variants import VARIANTS
 from vit_tf.families import FAMILIES, config_from_dict, family_of, layout_module
 from vit_tf.files import storage
 from vit_tf.files.atomic_file import write_atomically
-from vit_tf.preprocessing import Preprocessing
+from vit_tf.preprocessing import Classes, Preprocessing
 from vit_tf.pretrained.cache import fetch
 from vit_tf.pretrained.class_names import class_names
 from vit_tf.pretrained.records import find_record, sizes
@@ -65,9 +65,9 @@ def find_weights(weights, config: ModelConfig | None = None) -> str:
         preprocessing = dataclasses.replace(
             record.preprocessing,
             image_size=config.image_size,
-            labels=class_names(record.num_classes) if named else (),
         )
-        write_sidecar(path, preprocessing, config, config.grid)
+        classes = Classes(labels=class_names(record.num_classes) if named else ())
+        write_sidecar(path, preprocessing, classes, config, config.grid)
 
     return fetch(record, describe)
 
@@ -128,12 +128,12 @@ def load_npz(model, path, head="auto", source_grid=None, preprocessing=None) -> 
         return load_checkpoint(model, checkpoint, head, source_grid, preprocessing)
 
 
-def save_npz(model, path, preprocessing=None) -> None:
+def save_npz(model, path, preprocessing=None, classes=None) -> None:
     """Writes a model in the published layout, with a sidecar `<path>.json`.
 
     The reference JAX code can load the file; an AxialResNet, of which no weights are published, has
     the paths of its variables as keys. The sidecar holds what the layout cannot store: the
-    patch grid, the configuration, the dtype policy, and the preprocessing with the class names.
+    patch grid, the configuration, the dtype policy, and the preprocessing with the classes.
     A reader never sees an incomplete file: files are written under a temporary name and renamed,
     and objects behind a URL as a whole.
 
@@ -141,13 +141,14 @@ def save_npz(model, path, preprocessing=None) -> None:
         model: the model.
         path: file name, whose directory must exist, or a URL such as `gs://bucket/a.npz`.
         preprocessing: optional `vit_tf.Preprocessing`.
+        classes: optional `vit_tf.Classes`, which are stored with a preprocessing only.
     """
     arrays: dict[str, Any] = {
         key: as_released(key, value) for key, value in published_arrays(model)
     }
     write_atomically(path, lambda file: np.savez(file, **arrays))
     policy = model.dtype_policy.name
-    write_sidecar(path, preprocessing, model.config, model.config.grid, policy)
+    write_sidecar(path, preprocessing, classes, model.config, model.config.grid, policy)
 
 
 def load_safetensors(model, path, head="auto", preprocessing=None) -> LoadReport:
@@ -171,15 +172,16 @@ def load_safetensors(model, path, head="auto", preprocessing=None) -> LoadReport
         return load_checkpoint(model, checkpoint, head, preprocessing=preprocessing)
 
 
-def save_safetensors(model, path, layout, preprocessing=None) -> list[str]:
+def save_safetensors(model, path, layout, preprocessing=None, classes=None) -> list[str]:
     """Writes a model in the layout of Hugging Face `transformers`, timm or axial-deeplab.
 
     Args:
         model: the model.
         path: directory for `model.safetensors`, `config.json` and the layout's other files.
         layout: "huggingface", "timm" or "axial_deeplab" (AxialResNets).
-        preprocessing: the model's `vit_tf.Preprocessing`, with the class names. None means a direct
-            resize to the model's image size, without class names.
+        preprocessing: the model's `vit_tf.Preprocessing`; None means a direct resize to the model's
+            image size.
+        classes: its `vit_tf.Classes`; None means no class names, and a softmax.
 
     Returns:
         What the layout cannot store, one sentence each.
@@ -187,9 +189,10 @@ def save_safetensors(model, path, layout, preprocessing=None) -> list[str]:
     Raises:
         ValueError: if the layout cannot store the model; the message states the reason.
     """
-    preprocessing = preprocessing or Preprocessing(image_size=model.config.image_size)
-    module = layout_module(model.config, layout)
-    return write_checkpoint(path, module, model.config, preprocessing, model_weights(model))
+    config, weights = model.config, model_weights(model)
+    preprocessing = preprocessing or Preprocessing(image_size=config.image_size)
+    module = layout_module(config, layout)
+    return write_checkpoint(path, module, config, preprocessing, classes or Classes(), weights)
 
 
 def model_weights(model, name="", preprocessing=None) -> ModelWeights:

@@ -4,6 +4,7 @@ import logging
 import os
 
 from pipelines.config import Assignments, Experiment, Request
+from pipelines.config.names import PACKED_PRECISIONS
 from pipelines.config.recipes import get_recipe, summary
 from pipelines.errors import UserError
 from vit_tf.files import storage
@@ -137,6 +138,19 @@ def model_path_and_weights(values):
         if getattr(values, name) == "":
             raise UserError(f"--{name} is empty. Name a model, or leave the flag out.")
     return values.model or values.workdir or model_source.SHIPPED, values.weights
+
+
+def opening(values):
+    """How `--fused` and `--precision` open a model: a `stored_model.Opening`.
+
+    Raises:
+        UserError: if there is only --precision.
+    """
+    from pipelines.stored_models.stored_model import Opening
+
+    if values.precision and not values.fused:
+        raise UserError(f"--precision={values.precision} needs --fused. Add it, or leave both out.")
+    return Opening(PRECISIONS.get(values.precision), packed=values.fused)
 
 
 def workdir(values, command):

@@ -4,7 +4,7 @@ import typing
 
 from absl import flags
 
-from pipelines.config.names import FUSED_PRECISIONS, Strategy, Weights
+from pipelines.config.names import PACKED_PRECISIONS, Strategy, Weights
 
 # Flags that commands share. Each command lists the ones that it takes.
 DEVICE_FLAGS = ("strategy", "logical_cpus", "tpu", "zone", "project")
@@ -109,7 +109,7 @@ def define_fused(values):
     flags.DEFINE_enum(
         "precision",
         None,
-        list(FUSED_PRECISIONS),
+        list(PACKED_PRECISIONS),
         "With --fused, the precision of the blocks; by default that of the training.",
         flag_values=values,
     )

@@ -22,7 +22,7 @@ from pipelines.config.train import Train
 from pipelines.errors import UserError
 from vit_tf.config import ModelConfig
 from vit_tf.config.size_notes import one_patch
-from vit_tf.preprocessing import Preprocessing
+from vit_tf.preprocessing import Classes, Preprocessing
 
 _SPLITS = ("train_split", "eval_split")
 # A user who sets one of these has chosen the grid of patches.
@@ -62,7 +62,7 @@ class Experiment:
             raise UserError("init_from is empty. Name a model, or use none.")
         check_choices(self)
         try:
-            self.preprocessing(())
+            self.preprocessing()
         except ValueError as error:
             raise UserError(f"model.image_size, data: {error}") from None
         check_warmup(self.train, self.schedule)
@@ -82,18 +82,14 @@ class Experiment:
         """
         return self.model.config(num_classes if self.reads_labels else 0)
 
-    def preprocessing(self, labels) -> Preprocessing:
-        """Returns how images are preprocessed for this run's model, except in training.
+    def preprocessing(self) -> Preprocessing:
+        """Returns how images are preprocessed for this run's model, except in training."""
+        return Preprocessing(image_size=self.model.image_size, **self.data.preprocessing_fields())
 
-        Args:
-            labels: class names in label order.
-        """
-        return Preprocessing(
-            image_size=self.model.image_size,
-            labels=tuple(labels) if self.reads_labels else (),
-            probabilities=self.train.loss,
-            **self.data.preprocessing_fields(),
-        )
+    def classes(self, labels) -> Classes:
+        """Returns the classes of this run's model; `labels` are those of the data, in order."""
+        names = tuple(labels) if self.reads_labels else ()
+        return Classes(labels=names, activation=self.train.loss)
 
     def sampling(self) -> Sampling:
         """Returns the settings that decide which examples are in which training batch."""

@@ -17,7 +17,7 @@ PRECISIONS = {
     "bfloat16": "mixed_bfloat16",
 }
 # Those that `vit_tf.pack_model` covers.
-FUSED_PRECISIONS = ("float32", "mixed_bfloat16", "bfloat16")
+PACKED_PRECISIONS = ("float32", "mixed_bfloat16", "bfloat16")
 # Instead of the name of a split: `data.sources.splits` chooses a split of the data set.
 AUTO_SPLIT = "auto"
 # Ops in a SavedModel: TensorFlow's own, or the compiled ops of this project.

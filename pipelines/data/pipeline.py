@@ -9,8 +9,8 @@ A batch of one replica, with b = global batch size / replicas:
 
 | key | | |
 | --- | --- | --- |
-| image | float32 `[b, h, w, 3]` | the model's input, by default in [-1, 1]; with a \
-`BytePreprocessing` uint8, 0 .. 255 |
+| image | float32 `[b, h, w, 3]` | the model's input, by default in [-1, 1]; or uint8, \
+0 .. 255: `Preprocessing.dtype` |
 | label | int32 `[b]` | of multi-label sources, 1 for each label of the image: float32 `[b, K]`; \
 with MixUp or CutMix, weights of the classes: float32 `[b, K]` |
 | id | int64 `[b]` | see `sources.source.DataSource`; -1 for padding |
@@ -54,8 +54,8 @@ def train_dataset(
         source: a `DataSource`.
         sampling: `config.data.Sampling`; its seed is also used for augmentation.
         augmentation: `config.augmentation.Augmentation`.
-        preprocessing: `vit_tf.Preprocessing`; its resize rule is used with crop="none". A
-            `BytePreprocessing` is for batches that are not mixed.
+        preprocessing: `vit_tf.Preprocessing`; its resize rule is used with crop="none". The dtype
+            uint8 is for batches that are not mixed.
         start_step: index of the first global batch. Batches are the same as in a run from step 0.
         stop_step: index after the last global batch; None for no end. With a `stop_step`, stored
             examples that only later batches need are not read.
@@ -138,7 +138,7 @@ def sample_images(source, preprocessing, seed, augmentation, count=16):
     """
     images = source.read(range(min(count, source.num_examples))).images
     seeds = stateless_random.example_seeds(seed, 0, np.arange(len(images)))
-    shown = dataclasses.replace(preprocessing, mean=MEAN, std=STD)
+    shown = dataclasses.replace(preprocessing, mean=MEAN, std=STD, dtype="float32")
     samples = [tf.zeros([0, *preprocessing.image_size, 3])]
     for image, own_seed in zip(images, seeds, strict=True):
         with contextlib.suppress(tf.errors.OpError):

@@ -7,9 +7,10 @@ from pipelines.data.bad_images import BadImages, summary_at_end
 from pipelines.errors import UserError
 from pipelines.evaluation.evaluation_step import EvaluationData, Evaluator
 from pipelines.evaluation.label_map import read_label_map
-from pipelines.stored_models import fused_source, model_source
+from pipelines.stored_models.stored_model import AS_TRAINED
 from pipelines.tasks import losses
 from pipelines.tasks.classification import NO_CLASS, Classification
+from vit_tf.preprocessing import Classes
 from vit_tf.pretrained.class_names import words_of
 
 _log = logging.getLogger(__name__)
@@ -22,7 +23,7 @@ def evaluate(
     *,
     batch_size,
     bad_images,
-    assumed=None,
+    opening=AS_TRAINED,
     label_map=None,
     max_batches=0,
 ) -> dict:
@@ -32,12 +33,12 @@ def evaluate(
     without label smoothing.
 
     Args:
-        source: a `model_source.ModelSource`.
+        source: a `StoredModel`.
         examples: a `DataSource`.
         strategy: the `tf.distribute.Strategy` to run under.
         batch_size: images per step over all replicas.
         bad_images: "stop", or "skip" to leave out images that cannot be decoded.
-        assumed: preprocessing for a file that stores none, see `model_source.open_model`.
+        opening: how the model is opened, see `StoredModel.open_model`.
         label_map: file with the class of the model for each class of the data set, see `label_map`;
             None if both have the same classes. Probabilities are those among these classes.
         max_batches: largest number of batches, spread evenly over the data set; 0 takes all.
@@ -51,9 +52,9 @@ def evaluate(
             does not fit, the model is unpooled or has no head, or it gives softmax probabilities
             and the data set is multi-label.
     """
-    losses.check_loss(examples, model_source.probabilities(source, assumed))
+    losses.check_loss(examples, source.activation(opening))
     with strategy.scope():
-        model, preprocessing = fused_source.open_for_inference(source, assumed)
+        model, preprocessing, classes = source.open_model(opening)
     if not model.config.pooled:
         raise UserError(f"{source.name} is unpooled: it gives logits per patch, not per image.")
     if not model.config.num_classes:
@@ -63,10 +64,9 @@ def evaluate(
         )
     columns = None
     if label_map is not None:
-        classes = model.config.num_classes
-        columns = _read_columns(label_map, examples, preprocessing.labels, classes)
+        columns = _read_columns(label_map, examples, classes.names(model.config.num_classes))
     else:
-        _check_same_classes(source.name, model.config.num_classes, preprocessing.labels, examples)
+        _check_same_classes(source.name, model.config.num_classes, classes.labels, examples)
     left_out = BadImages() if bad_images == "skip" else None
     with summary_at_end(left_out):
         evaluation_data = EvaluationData(
@@ -76,7 +76,7 @@ def evaluate(
             bad_images=left_out,
             max_batches=max_batches,
         )
-        task = Classification(loss=preprocessing.probabilities, columns=columns)
+        task = Classification(loss=classes.activation, columns=columns)
         evaluator = Evaluator(model, strategy, evaluation_data, task)
         begin = time.perf_counter()
         means = evaluator.run()
@@ -89,10 +89,10 @@ def evaluate(
     return means | {"images_per_second": images / (end - begin)}
 
 
-def _read_columns(label_map, examples, model_labels, model_classes):
+def _read_columns(label_map, examples, model_names):
     """`Classification.columns` of a label map; logs the classes that it leaves out."""
-    names = _names(examples.labels, examples.num_classes)
-    columns = read_label_map(label_map, names, _names(model_labels, model_classes))
+    names = Classes(labels=examples.labels).names(examples.num_classes)
+    columns = read_label_map(label_map, names, model_names)
     absent = [name for name, x in zip(names, columns, strict=True) if x == NO_CLASS]
     if absent and examples.multi_label:
         raise UserError(
@@ -114,10 +114,6 @@ def _check_same_classes(name, classes, labels, examples):
             "(--label_map wordnet for ImageNet and a published head), or fine-tune the model on "
             "this one."
         )
-
-
-def _names(labels, count):
-    return labels or tuple(str(index) for index in range(count))
 
 
 def _first_labels(labels):

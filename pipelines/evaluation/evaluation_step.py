@@ -12,7 +12,6 @@ from pipelines.data import pipeline
 from pipelines.data.bad_images import INPUT_ERRORS, BadImages, explain_input_error
 from pipelines.data.order import EvalBatches
 from pipelines.data.sources.source import DataSource
-from pipelines.data.transforms.byte_images import for_batches
 from pipelines.errors import DataError, UserError
 from pipelines.runs.progress import compiling
 from pipelines.tasks import metrics
@@ -29,13 +28,12 @@ class EvaluationData:
 
     Attributes:
         source: the examples.
-        preprocessing: how images become inputs.
+        preprocessing: how images become inputs, and the dtype of the images in batches.
         batch_size: images per step over all replicas; rounded up to a multiple of their number.
         bad_images: leaves out images that cannot be read; None ends the evaluation at the first.
         max_batches: largest number of batches, spread evenly over the data; 0 takes all.
         reads_labels: whether the task reads labels; then the scores of all images of a multi-label
             data set are collected.
-        image_dtype: dtype of the images in batches, "float32" or "uint8".
 
     Raises:
         DataError: if these scores do not fit into memory.
@@ -47,7 +45,6 @@ class EvaluationData:
     bad_images: BadImages | None = None
     max_batches: int = 0
     reads_labels: bool = True
-    image_dtype: str = "float32"
 
     @property
     def collects_scores(self) -> bool:
@@ -74,7 +71,7 @@ class EvaluationData:
             lambda context: pipeline.eval_dataset(
                 self.source,
                 batch_size=batch_size,
-                preprocessing=for_batches(self.preprocessing, self.image_dtype),
+                preprocessing=self.preprocessing,
                 skips_bad_images=self.bad_images is not None,
                 input_context=context,
                 max_batches=self.max_batches,

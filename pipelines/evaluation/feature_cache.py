@@ -24,12 +24,9 @@ def model_digest(model, preprocessing) -> str:
     """SHA-256 of all that features depend on besides the images, in hexadecimal digits.
 
     These are the weights with their names and shapes, the configuration, the dtype policy and the
-    preprocessing, without its class names.
+    preprocessing.
     """
-    settings = preprocessing.to_dict()
-    for name in ("labels", "probabilities"):  # They describe the head.
-        settings.pop(name)
-    described = [model.config.to_dict(), model.dtype_policy.name, settings]
+    described = [model.config.to_dict(), model.dtype_policy.name, preprocessing.to_dict()]
     digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode())
     for variable in model.weights:
         value = np.ascontiguousarray(variable.numpy())

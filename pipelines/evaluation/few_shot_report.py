@@ -16,7 +16,7 @@ from pipelines.evaluation.linear_probe import linear_probe
 from pipelines.evaluation.neighbors import neighbor_accuracies
 from pipelines.reports import charts, html_page
 from pipelines.runs.json_file import write_json
-from pipelines.stored_models import model_source
+from pipelines.stored_models.stored_model import AS_TRAINED
 from vit_tf.files import storage
 from vit_tf.files.atomic_file import write_atomically
 
@@ -52,21 +52,21 @@ class Settings:
         return _PUBLISHED_L2 if _PUBLISHED_L2 in self.l2 else self.l2[0]
 
 
-def run(source, splits, strategy, settings, *, output, batch_size, bad_images, assumed=None):
+def run(source, splits, strategy, settings, *, output, batch_size, bad_images, opening=AS_TRAINED):
     """Evaluates the features of a model from disk; the head of the model is not used.
 
     Writes `fewshot.json`, `fewshot.html` and the features into `output`; the first two after each
     method, so that a long fit of the probe can be stopped.
 
     Args:
-        source: a `model_source.ModelSource`.
+        source: a `StoredModel`.
         splits: the `DataSource`s of the training and of the test features.
         strategy: the `tf.distribute.Strategy` to run under.
         settings: `Settings`.
         output: the directory to write into.
         batch_size: images per step over all replicas.
         bad_images: "stop", or "skip" to leave out images that cannot be decoded.
-        assumed: preprocessing for a file that stores none, see `model_source.open_model`.
+        opening: how the model is opened, see `StoredModel.open_model`.
 
     Returns:
         The dict in `fewshot.json`: what was evaluated; "few_shot", a list of dicts with shots, l2,
@@ -82,7 +82,7 @@ def run(source, splits, strategy, settings, *, output, batch_size, bad_images, a
     if storage.exists(output) and not storage.is_folder(output):
         raise UserError(f"--output {output} is a file. Name a directory.")
     with strategy.scope():
-        model, preprocessing = model_source.open_model(source, assumed=assumed)
+        model, preprocessing, _ = source.open_model(opening)
     if not model.config.pooled:
         raise UserError(f"{source.name} is unpooled: it has features per patch, not per image.")
     storage.make_folders(output)

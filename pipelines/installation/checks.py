@@ -103,8 +103,8 @@ def check_shipped_model(report):
     source = model_source.find(model_source.SHIPPED)
     facts = report.facts["shipped model"] = {"file": source.path}
     try:
-        model, preprocessing = model_source.open_model(source)
-        size = preprocessing.image_size
+        model = source.open_model().model
+        size = model.config.image_size
         logits = model(tf.zeros([1, *size, 3])).numpy()
     except (ValueError, OSError, tf.errors.OpError) as error:
         facts["loads"] = False

@@ -1,5 +1,6 @@
 """Pictures of what masked patch prediction reconstructs, in TensorBoard and as a page."""
 
+import dataclasses
 import functools
 
 import tensorflow as tf
@@ -52,7 +53,7 @@ class Reconstructions:
         dataset = pipeline.eval_dataset(
             source,
             batch_size=size,
-            preprocessing=data.preprocessing,
+            preprocessing=dataclasses.replace(data.preprocessing, dtype="float32"),
             skips_bad_images=data.bad_images is not None,
             max_batches=1,
         )

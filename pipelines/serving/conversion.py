@@ -11,6 +11,7 @@ from pipelines.errors import RunError, UserError
 from pipelines.runs.workdir import Workdir
 from pipelines.serving import parity
 from pipelines.stored_models import model_source
+from pipelines.stored_models.stored_model import Opening
 from vit_tf.checkpoints.sidecar import write_sidecar
 
 _log = logging.getLogger(__name__)
@@ -77,15 +78,14 @@ def check(first, second, weights="final") -> parity.ParityReport:
 
 
 def _summarize(path, weights, dtype):
-    model, preprocessing = model_source.open_model(model_source.find(path, weights), dtype)
-    return parity.summarize_model(os.fspath(path), model, preprocessing)
+    opened = model_source.find(path, weights).open_model(Opening(dtype))
+    return parity.summarize_model(os.fspath(path), *opened)
 
 
 def _open_and_write(path, weights, dtype, written, layout, destination):
-    source = model_source.find(path, weights)
-    model, preprocessing = model_source.open_model(source, dtype)
-    _write(model, preprocessing, written, layout, destination)
-    return parity.summarize_model(os.fspath(path), model, preprocessing)
+    opened = model_source.find(path, weights).open_model(Opening(dtype))
+    _write(opened, written, layout, destination)
+    return parity.summarize_model(os.fspath(path), *opened)
 
 
 def _check_destination(path, layout, overwrite):
@@ -130,25 +130,22 @@ def _move_into_place(written, destination):
         os.replace(os.path.join(written, name), os.path.join(destination, name))
 
 
-def _write(model, preprocessing, path, layout, destination):
+def _write(opened, path, layout, destination):
+    model, *described = opened
     try:
         if layout is not None:
-            for note in vit_tf.save_safetensors(model, path, layout, preprocessing):
+            for note in vit_tf.save_safetensors(model, path, layout, *described):
                 _log.info(f"note: {note}")
         elif path.endswith(".npz"):
-            vit_tf.save_npz(model, path, preprocessing)
+            vit_tf.save_npz(model, path, *described)
         else:
-            _save_keras(model, path, preprocessing)
+            model.save(path)
+            # The file itself cannot store the preprocessing.
+            write_sidecar(path, *described)
     except ValueError as error:
         raise UserError(str(error)) from None
     except OSError as error:
         raise RunError(f"Cannot write {destination}: {error.strerror or error}.") from None
-
-
-def _save_keras(model, path, preprocessing):
-    """Writes a `.keras` file, and a sidecar, since the file cannot store the preprocessing."""
-    model.save(path)
-    write_sidecar(path, preprocessing)
 
 
 def _size(path):

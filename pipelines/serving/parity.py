@@ -11,6 +11,7 @@ from pipelines.config.fields import differences
 from vit_tf.analysis.relative_difference import relative_difference
 from vit_tf.checkpoints.messages import summarize
 from vit_tf.checkpoints.published.vit_positions import POSITIONS
+from vit_tf.checkpoints.sidecar import stored_fields
 from vit_tf.weights import published_arrays
 
 # Largest relative difference of logits and features that rounding can cause.
@@ -104,13 +105,13 @@ class ParityReport:
         return "\n".join([*lines, "PASS" if self.passed else "FAIL"])
 
 
-def summarize_model(name, model, preprocessing) -> ModelSummary:
+def summarize_model(name, model, preprocessing, classes=None) -> ModelSummary:
     """Computes the `ModelSummary` of a model.
 
     Args:
         name: source of the model, for messages.
         model: a `VisionTransformer` or `ResNet`.
-        preprocessing: its `vit_tf.Preprocessing`.
+        preprocessing, classes: its `vit_tf.Preprocessing` and `vit_tf.Classes`.
     """
     norms, checksums, parameters = {}, {}, 0
     for key, array in published_arrays(model):
@@ -122,7 +123,7 @@ def summarize_model(name, model, preprocessing) -> ModelSummary:
     return ModelSummary(
         name,
         model.config.to_dict() | {"dtype": model.dtype_policy.name},
-        preprocessing.to_dict(),
+        stored_fields(preprocessing, classes),
         norms,
         checksums,
         parameters,

@@ -1,20 +1,18 @@
 """Classifies image files with any model that `model_source` finds, or with a SavedModel."""
 
+import functools
 import logging
 import os
-import typing
 
 import numpy as np
 import tensorflow as tf
 
-import custom_ops
-from pipelines.config.names import ExportForm
-from pipelines.data.labels.label_file import check_count, read_label_file
+from pipelines.data.labels.label_file import read_label_file
 from pipelines.errors import UserError
-from pipelines.serving import saved_model
-from pipelines.serving.signatures import class_names, make_signatures
-from pipelines.stored_models import fused_source, model_source
-from pipelines.stored_models.model_source import ModelSource
+from pipelines.serving.signatures import make_signatures
+from pipelines.stored_models import model_source
+from pipelines.stored_models.exported import SIGNATURE, find_exported, open_classifier
+from pipelines.stored_models.stored_model import AS_TRAINED
 from vit_tf.files import storage
 from vit_tf.images.decoding import FORMATS, MAX_PIXELS, SUFFIXES, decode_image
 
@@ -26,24 +24,17 @@ _MAX_BYTES = 2**28
 # Progress is printed for more images than this.
 _MAX_WITHOUT_PROGRESS = 100
 _NUM_EXAMPLES = 5
-_SIGNATURE = "serving_bytes_lenient"
-_OUTPUTS = {"probabilities", "valid"}
-# In TensorFlow's error for a fused export when the compiled ops are not loaded.
-_UNKNOWN_OP = "Op type not registered 'Vit"
 
 
-def predict(model_path, paths, top, weights="final", label_file=None, fused=False, precision=None):
+def predict(model_path, paths, top, weights="final", label_file=None, opening=AS_TRAINED):
     """Classifies images and yields a result for each, in order.
 
     All paths are checked and all images are decoded before the model is read.
 
     Args:
-        model_path: SavedModel or its parent directory, or what `model_source.find` takes.
+        model_path, weights, label_file, opening: see `find_classifier`.
         paths: image files and folders, see `find_images`; empty for a few examples.
         top: classes in a result, the most probable first.
-        weights: which weights of a workdir, see `model_source.find`.
-        label_file: file with class names that replace the stored ones, or None.
-        fused, precision: see `fused_source.with_fused`.
 
     Yields:
         `{"path": str, "top": [{"label": str, "index": int, "probability": float}, ...]}`.
@@ -52,8 +43,7 @@ def predict(model_path, paths, top, weights="final", label_file=None, fused=Fals
         UserError: if a path is missing, an image is unreadable, or the model is not a `vit_tf` one.
     """
     files = find_images(paths)
-    source = find_model(model_path, weights, label_file)
-    source = fused_source.with_fused(source, fused, precision)
+    open_found = find_classifier(model_path, weights, label_file, opening)
     if files:
         images, count = ((path, _read(path)) for path in files), len(files)
         for path in files:
@@ -61,7 +51,7 @@ def predict(model_path, paths, top, weights="final", label_file=None, fused=Fals
     else:
         images, count = example_images(), _NUM_EXAMPLES
         _log.info(f"no image given: predicting {count} handwritten digits of the digits test split")
-    classify, labels = load_classifier(source)
+    classify, labels = open_found()
 
     done = 0
     for batch in _batches(images):
@@ -98,46 +88,39 @@ def find_images(paths) -> list[str]:
     return found
 
 
-def find_model(path, weights="final", label_file=None) -> ModelSource:
-    """Finds a model without reading it; for the arguments see `model_source.find`.
+def find_classifier(path, weights="final", label_file=None, opening=AS_TRAINED):
+    """Finds a model without reading it.
+
+    Args:
+        path: a SavedModel or its parent directory, or what `model_source.find` takes.
+        weights, label_file: see `model_source.find`.
+        opening: see `StoredModel.open_model`.
 
     Returns:
-        A source of the kind "saved_model", or what `model_source.find` returns.
+        A function without arguments that returns what `exported.open_classifier` does.
 
     Raises:
-        UserError: if there is no model.
+        UserError: if there is no model, or the weights of a SavedModel are to be packed.
     """
-    if weights == "final" and not storage.exists(os.path.join(path, "config.json")):
-        for directory in (
-            path,
-            *(os.path.join(path, form) for form in typing.get_args(ExportForm)),
-        ):
-            if saved_model.is_saved_model(directory):
-                labels = () if label_file is None else read_label_file(label_file)
-                name, found = os.fspath(path), os.fspath(directory)
-                return ModelSource(name, "saved_model", found, labels=labels)
-    return model_source.find(path, weights, label_file)
+    exported = find_exported(path) if weights == "final" else None
+    if exported is None:
+        source = model_source.find(path, weights, label_file)
+        return functools.partial(_open_classifier, source, opening)
+    if opening.packed:
+        raise UserError(
+            f"--fused is for models that are not exported, but {path} is a SavedModel. "
+            "Leave --fused out: the form of the export decides."
+        )
+    labels = () if label_file is None else read_label_file(label_file)
+    return functools.partial(open_classifier, exported, labels)
 
 
-def load_classifier(source):
-    """Reads the model that `find_model` found.
-
-    Returns:
-        `(classify, labels)`: a function from string `[B]`, encoded images, to a dict with
-        `probabilities` float32 `[B, K]` and `valid` bool `[B]`; and the `K` names of the classes.
-
-    Raises:
-        UserError: if it is damaged, not a `vit_tf` model, or a model without classes.
-    """
-    if source.kind == "saved_model":
-        classify, labels = _load_saved_model(source.path)
-        if source.labels:
-            check_count(source.labels, len(labels))
-        return classify, list(source.labels) or labels
-    model, preprocessing = fused_source.open_for_inference(source)
+def _open_classifier(source, opening):
+    model, preprocessing, classes = source.open_model(opening)
     if model.head is None:
         raise UserError(f"{source.name} has no head (num_classes=0), so it predicts no classes.")
-    return make_signatures(model, preprocessing)[_SIGNATURE], class_names(model, preprocessing)
+    classify = make_signatures(model, preprocessing, classes)[SIGNATURE]
+    return classify, list(classes.names(model.config.num_classes))
 
 
 def example_images():
@@ -174,44 +157,6 @@ def _undecodable(path):
         f"Cannot decode {path}. Expected a whole {FORMATS} file of at most "
         f"{MAX_PIXELS // 10**6} megapixels."
     )
-
-
-def _load_saved_model(path):
-    if custom_ops.is_compiled():
-        custom_ops.load()  # For a fused export. The library in its folder is not trusted.
-    try:
-        loaded = tf.saved_model.load(path)
-        outputs = loaded.signatures[_SIGNATURE].structured_outputs
-        names = list(loaded.signatures["labels"]()["classes"].numpy())
-        count = outputs["probabilities"].shape[-1] if "probabilities" in outputs else None
-    except Exception as error:  # TensorFlow raises many types for other directories.
-        reason = str(error).partition("\n")[0]
-        if _UNKNOWN_OP in reason and not custom_ops.is_compiled():
-            why = custom_ops.describe()["reason"]
-            raise UserError(
-                f"{path} is a fused export, which needs the compiled ops, but {why}. A portable "
-                "export needs none."
-            ) from None
-        raise UserError(
-            f"{path} is not a SavedModel written by pipelines.export with classes to predict "
-            f"({type(error).__name__}: {reason}). If an older version wrote it, export the model "
-            "again."
-        ) from None
-    if not outputs.keys() >= _OUTPUTS:
-        raise UserError(
-            f"{path}: expected {sorted(_OUTPUTS)} from {_SIGNATURE}. Received: {sorted(outputs)}."
-        )
-    if count != len(names):
-        raise UserError(
-            f"{path} has {len(names)} class names but {count} probabilities. Export the model "
-            "again."
-        )
-
-    def classify(image_bytes):
-        # Called through `loaded`, which owns the variables and must stay alive.
-        return loaded.signatures[_SIGNATURE](image_bytes=image_bytes)
-
-    return classify, [name.decode("utf-8", "replace") for name in names]
 
 
 def _batches(items):

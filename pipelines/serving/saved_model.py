@@ -15,6 +15,7 @@ from pipelines.serving.atomic_directory import atomic_directory
 from pipelines.serving.saved_model_check import TOLERANCE, check_saved_model
 from pipelines.serving.signatures import make_signatures
 from pipelines.serving.stored_weights import stored_weights
+from pipelines.stored_models.exported import MARKER, is_saved_model
 from vit_tf import packing
 from vit_tf.files import storage
 
@@ -26,7 +27,6 @@ _IMPLEMENTATIONS = {PORTABLE: "reference", FUSED: "compiled"}
 # A fused export contains the library, and two lines of Python that load it into TensorFlow.
 LOADER = os.path.join("assets.extra", "load_ops.py")
 _LIBRARY = "_vit_ops.so"
-_MARKER = "saved_model.pb"
 # What a copy to a URL that was cut before its marker may hold.
 _COPIED_BEFORE = {"assets", "assets.extra", "fingerprint.pb", "variables"}
 _LOADER_LINES = f"""import pathlib, tensorflow as tf
@@ -71,7 +71,9 @@ class ExportReport:
         )
 
 
-def export(model, preprocessing, output, overwrite=False, form=PORTABLE) -> ExportReport:
+def export(
+    model, preprocessing, output, overwrite=False, form=PORTABLE, classes=None
+) -> ExportReport:
     """Writes `<output>/<form>`, a SavedModel.
 
     A portable one contains only TensorFlow's own ops. A fused one contains the compiled ops, which
@@ -90,6 +92,7 @@ def export(model, preprocessing, output, overwrite=False, form=PORTABLE) -> Expo
         output: directory, or the URL of one for a portable SavedModel; created if missing.
         overwrite: replace an existing SavedModel. A copy to a URL that was cut is always replaced.
         form: "portable" or "fused".
+        classes: the model's `vit_tf.Classes`; None means unnamed ones, and a softmax.
 
     Raises:
         UserError: if the model cannot be exported, the output exists or cannot be written, or
@@ -98,11 +101,11 @@ def export(model, preprocessing, output, overwrite=False, form=PORTABLE) -> Expo
     """
     check_output(output, overwrite, form)
     served, coverage = (model, None) if form == PORTABLE else packing.packed_or_same(model)
-    signatures = make_signatures(served, preprocessing)
+    signatures = make_signatures(served, preprocessing, classes)
     path = os.path.join(output, form)
     loader = LOADER if form == FUSED else None
     traced = custom_ops.implementation(_IMPLEMENTATIONS[form])
-    with atomic_directory(path, _MARKER) as temporary, traced:
+    with atomic_directory(path, MARKER) as temporary, traced:
         _write(served, signatures, temporary)
         if loader:
             _add_library(temporary)
@@ -114,6 +117,7 @@ def export(model, preprocessing, output, overwrite=False, form=PORTABLE) -> Expo
             list(signatures),
             tolerance,
             loader and os.path.join(temporary, loader),
+            classes,
         )
         size = sum(entry.stat().st_size for entry in _files(temporary))
     return ExportReport(
@@ -178,11 +182,6 @@ def _check_local_output(output):
         raise UserError(f"Cannot write to --output {output}: {existing} is not a directory.")
     if not os.access(existing, os.W_OK):
         raise UserError(f"Cannot write to --output {output}: no permission to change {existing}.")
-
-
-def is_saved_model(path) -> bool:
-    """Whether a directory is a SavedModel."""
-    return storage.is_file(os.path.join(path, _MARKER))
 
 
 def _library_path():

@@ -8,10 +8,11 @@ import tensorflow as tf
 import custom_ops
 from pipelines.errors import RunError
 from pipelines.serving import clean_process
-from pipelines.serving.signatures import TOP_CLASSES, class_names
+from pipelines.serving.signatures import TOP_CLASSES
 from vit_tf.analysis.attention_maps import attention_maps
 from vit_tf.analysis.relative_difference import relative_difference
 from vit_tf.images.decoding import decode_image
+from vit_tf.preprocessing import Classes
 
 # Largest relative difference allowed between the export and the model, by compute dtype. Graph
 # optimisation changes the rounding; measured up to 12 layers: 2e-6 in float32, 1e-3 in float16,
@@ -37,7 +38,7 @@ class Comparison:
 
 
 def check_saved_model(
-    model, preprocessing, directory, signatures, tolerance, loader=None
+    model, preprocessing, directory, signatures, tolerance, loader=None, classes=None
 ) -> Comparison:
     """Calls a SavedModel in a process with TensorFlow only, and compares it with a model.
 
@@ -49,18 +50,19 @@ def check_saved_model(
         signatures: names of its signatures.
         tolerance: largest `relative_difference` that is allowed, see `TOLERANCE`.
         loader: Python file that the process runs before it loads the SavedModel, or None.
+        classes: the model's `vit_tf.Classes`; None means unnamed ones, and a softmax.
 
     Raises:
         RunError: if the process cannot load or run it, or an output differs by more than
             `tolerance`.
     """
-    calls, expected = [], []
-    labels = class_names(model, preprocessing)
+    calls, expected, classes = [], [], classes or Classes()
+    labels = classes.names(model.config.num_classes)
     for name, images, inputs in _calls(preprocessing.image_size):
         if name in signatures:
             calls.append((name, inputs))
             with custom_ops.implementation("reference"):
-                expected.append(_expected_outputs(name, model, preprocessing, images))
+                expected.append(_expected_outputs(name, model, preprocessing, classes, images))
     try:
         actual, load_seconds = clean_process.call_signatures(directory, calls, loader=loader)
     except clean_process.CleanProcessError as error:
@@ -106,10 +108,10 @@ def _calls(image_size):
     yield "serving_bytes_lenient", [decoded[0], None, decoded[1]], [jpeg, jpeg[:-9], png]
 
 
-def _expected_outputs(name, model, preprocessing, images):
+def _expected_outputs(name, model, preprocessing, classes, images):
     """The model's outputs for `images`, computed eagerly, without `_TOP`: dict of arrays."""
     if name == "labels":
-        return {"classes": np.array(class_names(model, preprocessing))}
+        return {"classes": np.array(classes.names(model.config.num_classes))}
     height, width = preprocessing.image_size
     valid = np.array([image is not None for image in images])
     blank = np.zeros((height, width, 3), np.uint8)
@@ -122,7 +124,7 @@ def _expected_outputs(name, model, preprocessing, images):
             outputs = {"embedding": tf.cast(model.features(inputs), tf.float32)}
         else:
             logits = model(inputs, training=False)
-            outputs = {"logits": logits, "probabilities": preprocessing.to_probabilities(logits)}
+            outputs = {"logits": logits, "probabilities": classes.to_probabilities(logits)}
     outputs = {key: value.numpy() for key, value in outputs.items()}
     for key, value in outputs.items():
         if not np.isfinite(value).all():

@@ -12,7 +12,7 @@ from pipelines.errors import UserError
 from vit_tf.analysis.attention_maps import attention_maps
 from vit_tf.images.decoding import FORMATS, MAX_PIXELS
 from vit_tf.images.value_range import MEAN, STD
-from vit_tf.models import PackedModel
+from vit_tf.preprocessing import Classes
 
 # Number of classes in `top_classes`.
 TOP_CLASSES = 5
@@ -20,7 +20,7 @@ TOP_CLASSES = 5
 _MAX_NAMED = 10
 
 
-def make_signatures(model, preprocessing) -> dict:
+def make_signatures(model, preprocessing, classes=None) -> dict:
     """Builds the signatures of a model.
 
     All take images of any size with values 0 .. 255; `preprocessing` is part of the function.
@@ -41,7 +41,9 @@ def make_signatures(model, preprocessing) -> dict:
     Args:
         model: a `VisionTransformer`, `PackedModel` or `ResNet`; without a head it has only `embed`
             and `attend`.
-        preprocessing: its `vit_tf.Preprocessing`; without labels, classes are named 0, 1, ...
+        preprocessing: its `vit_tf.Preprocessing`.
+        classes: its `vit_tf.Classes`; None means a softmax. Without labels, classes are named 0,
+            1, ...
 
     Returns:
         Dict from name to `tf.function` with a fixed input signature. The functions use the model's
@@ -50,20 +52,22 @@ def make_signatures(model, preprocessing) -> dict:
     Raises:
         UserError: if the model is unpooled, or model and preprocessing do not fit together.
     """
-    _check(model, preprocessing)
-    names = class_names(model, preprocessing)
+    classes = classes or Classes()
+    _check(model, preprocessing, classes.labels)
+    names = classes.names(model.config.num_classes)
 
     @tf.function(input_signature=[], autograph=False)
     def labels():
         return {"classes": tf.constant(names, tf.string)}
 
-    first_stage, first_stage_uint8, spec, other_stages = _stages(model, preprocessing)
+    stages = model.serving_stages()
+    first_stage_uint8 = _uint8_stage(stages, preprocessing)
 
     # Traced once for the four signatures that use it: a quarter of the time and file size.
-    @functools.partial(tf.function, input_signature=[spec], autograph=False)
+    @functools.partial(tf.function, input_signature=[stages.spec], autograph=False)
     def classify(inputs):
-        logits = tf.cast(other_stages(inputs), tf.float32)
-        probabilities = preprocessing.to_probabilities(logits)
+        logits = tf.cast(stages.second(inputs), tf.float32)
+        probabilities = classes.to_probabilities(logits)
         # For equal values, `top_k` puts the lower index first.
         top, indices = tf.math.top_k(probabilities, min(TOP_CLASSES, len(names)))
         return {
@@ -75,7 +79,7 @@ def make_signatures(model, preprocessing) -> dict:
         }
 
     def classify_inputs(inputs):
-        return classify(first_stage(inputs))
+        return classify(stages.first(inputs))
 
     def embed(images):
         return {"embedding": tf.cast(model.features(preprocessing(images)), tf.float32)}
@@ -97,40 +101,24 @@ def make_signatures(model, preprocessing) -> dict:
     } | features
 
 
-def class_names(model, preprocessing) -> list[str]:
-    """Names of the classes in label order; their decimal indices if they are unknown."""
-    return list(preprocessing.labels) or [str(i) for i in range(model.config.num_classes)]
-
-
-def _stages(model, preprocessing):
-    """Divides a model in two stages, so that all signatures can share the second.
-
-    Returns:
-        `(first_stage, first_stage_uint8, spec, other_stages)`: a function of the model's input, one
-        of uint8 `[B, H, W, 3]` of any size, what both return, and a function of that, which
-        returns logits. The first stage of packed weights ends with the tokens; other models have
-        none.
-    """
+def _uint8_stage(stages, preprocessing):
+    """The first stage of a model as a function of uint8 `[B, H, W, 3]` of any size."""
     size = preprocessing.image_size
-    if not isinstance(model, PackedModel):
-        spec = tf.TensorSpec([None, *size, 3])
-        return tf.identity, preprocessing, spec, functools.partial(model, training=False)
 
     def from_any_size(images):
-        return model.tokens(preprocessing(images))
+        return stages.first(preprocessing(images))
 
     def from_uint8(images):
         return tf.cond(
             tf.reduce_all(tf.shape(images)[1:3] == size),
-            lambda: model.tokens(tf.ensure_shape(images, [None, *size, 3])),
+            lambda: stages.first(tf.ensure_shape(images, [None, *size, 3])),
             lambda: from_any_size(images),
         )
 
     # The patch embedding maps uint8 to [-1, 1] itself, which spares float images in memory.
     has_default_range = (preprocessing.mean, preprocessing.std) == (MEAN, STD)
     reads_uint8 = preprocessing.keeps_own_size and has_default_range
-    spec = tf.TensorSpec([None, model.num_tokens, model.config.hidden_size])
-    return model.tokens, from_uint8 if reads_uint8 else from_any_size, spec, model.classify_tokens
+    return from_uint8 if reads_uint8 and stages.reads_uint8 else from_any_size
 
 
 def _on_images(compute, dtype=tf.float32):
@@ -188,7 +176,7 @@ def _classify_valid(image_bytes, classify, preprocessing):
     return outputs | {"valid": valid}
 
 
-def _check(model, preprocessing):
+def _check(model, preprocessing, labels):
     config = model.config
     if not config.pooled:
         raise UserError(
@@ -200,13 +188,13 @@ def _check(model, preprocessing):
             f"The preprocessing makes images of {preprocessing.image_size}, the model reads "
             f"{config.image_size} (height, width). Use the preprocessing it was trained with."
         )
-    if config.num_classes and len(preprocessing.labels) not in (0, config.num_classes):
+    if config.num_classes and len(labels) not in (0, config.num_classes):
         raise UserError(
-            f"The preprocessing names {len(preprocessing.labels)} classes, the model has "
-            f"{config.num_classes}. Name all of them, or none."
+            f"There are names of {len(labels)} classes, the model has {config.num_classes}. Name "
+            "all of them, or none."
         )
 
     try:
-        "".join(preprocessing.labels).encode()
+        "".join(labels).encode()
     except UnicodeEncodeError as error:
         raise UserError(f"A class name is not valid Unicode text: {error}.") from None

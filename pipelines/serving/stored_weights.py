@@ -6,7 +6,6 @@ import keras
 import tensorflow as tf
 
 from vit_tf.layers import StandardizedKernels
-from vit_tf.models import PackedModel
 from vit_tf.models.inner_layers import all_layers
 
 
@@ -34,9 +33,8 @@ def stored_weights(model):
                 value = tf.cast(variable.value, tf.bfloat16)
                 stored[index] = tf.Variable(value, trainable=False)
                 scope.add_update((variable, stored[index]))
-        arrays = model.arrays if isinstance(model, PackedModel) else []
         with scope:
-            yield [*stored, *arrays]
+            yield [*stored, *model.arrays]
 
 
 def _rounded(model):

@@ -1,4 +1,4 @@
-"""Loads untrusted `.keras` files safely: runs no code in them, and checks sizes first.
+"""The reader of untrusted `.keras` files: runs no code in them, and checks sizes first.
 
 Such a file is a zip archive of `config.json` and `model.weights.h5`. Keras would build any object
 that the configuration names, of any size. This module only builds models of `vit_tf`, and only if
@@ -17,6 +17,8 @@ import h5py
 import keras
 
 import vit_tf
+from pipelines.stored_models.stored_model import StoredModel
+from vit_tf.checkpoints.sidecar import read_sidecar
 from vit_tf.config.dtypes import POLICIES
 from vit_tf.families import FAMILIES, config_from_dict, family_of
 from vit_tf.files import storage
@@ -36,36 +38,33 @@ _ZIP_ERRORS = (
 )
 
 
-def open_keras(path, dtype=None) -> keras.Model:
-    """Builds the model in a `.keras` file, with its weights.
+class KerasArchive(StoredModel):
+    """A `.keras` file."""
 
-    Args:
-        path: file name.
-        dtype: Keras dtype policy; None is the policy in the file.
+    def _read_config(self):
+        with tempfile.TemporaryDirectory() as folder:
+            unpacked = _unpack_checked(self.path, os.path.join(folder, _WEIGHTS))
+        return *unpacked, read_sidecar(self.path).preprocessing
 
-    Raises:
-        ValueError: if the file is damaged, holds another kind of model, or describes more data than
-            it holds.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        weights = os.path.join(folder, _WEIGHTS)
-        config, policy = _unpack_checked(path, weights)
-        model = vit_tf.create_model(config, dtype=dtype or policy)
-        try:
-            model.load_weights(weights)
-        except Exception as error:  # Keras raises many unrelated types for damaged weights.
-            raise _unreadable(path, error) from None
-    return model
-
-
-def read_config(path):
-    """Returns the configuration and the name of the dtype policy in a `.keras` file.
-
-    Raises:
-        ValueError: as `open_keras`, except for damaged weights.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        return _unpack_checked(path, os.path.join(folder, _WEIGHTS))
+    def _open(self, opening):
+        sidecar = read_sidecar(self.path)
+        with tempfile.TemporaryDirectory() as folder:
+            weights = os.path.join(folder, _WEIGHTS)
+            config, policy = _unpack_checked(self.path, weights)
+            model = vit_tf.create_model(config, dtype=opening.dtype or policy)
+            try:
+                model.load_weights(weights)
+            except Exception as error:  # Keras raises many unrelated types for damaged weights.
+                raise _unreadable(self.path, error) from None
+        preprocessing = sidecar.preprocessing
+        if preprocessing is None:
+            return model, *self._assume(config, opening)
+        if preprocessing.image_size != config.image_size:
+            raise ValueError(
+                f"{self.path}.json prepares images of {preprocessing.image_size}, the model reads "
+                f"{config.image_size}. Restore or delete it."
+            )
+        return model, preprocessing, sidecar.classes
 
 
 def _unpack_checked(path, weights):

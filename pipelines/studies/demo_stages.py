@@ -128,8 +128,9 @@ def _examine(path, pretraining, finetuning, strategy, timer) -> demo_page.DemoRe
     _log.info(f"accuracy {means['accuracy']:.2%} of {means['examples']} images")
 
     timer.start("exporting", "with preprocessing and class names inside")
-    model, preprocessing = model_source.open_model(source)
-    export = saved_model.export(model, preprocessing, os.path.join(path, "export"), overwrite=True)
+    model, preprocessing, classes = source.open_model()
+    output = os.path.join(path, "export")
+    export = saved_model.export(model, preprocessing, output, overwrite=True, classes=classes)
     _log.info(export)
 
     timer.start("serving", "the test images from a process that has only TensorFlow")

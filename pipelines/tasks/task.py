@@ -21,7 +21,7 @@ def task_of(experiment: Experiment, config: ModelConfig) -> Task:
             fraction=experiment.masking.fraction,
             seed=experiment.seed,
             config=config,
-            preprocessing=experiment.preprocessing(()),
+            preprocessing=experiment.preprocessing(),
         )
     train = experiment.train
     return Classification(loss=train.loss, label_smoothing=train.label_smoothing, config=config)

@@ -124,7 +124,7 @@ def _read(experiment):
         )
         return _Initial(record.name, config, None, record.preprocessing)
     source = model_source.find(experiment.init_from, experiment.init_weights)
-    return _Initial(source.name, *model_source.read_config(source))
+    return _Initial(source.name, *source.read_config())
 
 
 def _read_initial(experiment, run):
@@ -135,7 +135,7 @@ def _read_initial(experiment, run):
             raise
         # A resumed run does not need its initial weights: its own model has their architecture.
         own = run.read_experiment()
-        config, preprocessing = own.model.config(num_classes=1), own.preprocessing(())
+        config, preprocessing = own.model.config(num_classes=1), own.preprocessing()
         return _Initial(experiment.init_from, config, own.model.dtype, preprocessing)
 
 

@@ -140,7 +140,8 @@ def _train(prepared, run, strategy, log_file, on_metrics):
             signals=signals,
         ).run()
         run.sync()
-        _write_results(trainer, encoder, run, data.preprocessing)
+        classes = experiment.classes(data.source.labels)
+        _write_results(trainer, encoder, run, data.preprocessing, classes)
         if reconstructions:
             _write_page(reconstructions, trainer, run, experiment)
     return run.read_metrics()[-1]
@@ -207,7 +208,7 @@ def _restore(trainer, store, run, encoder, initial, preprocessing):
         return step
     run.drop_metrics_after(0)
     if initial:
-        _log.info(model_source.load(encoder, initial, "reset", preprocessing))
+        _log.info(initial.load_into(encoder, "reset", preprocessing))
     if trainer.ema:
         trainer.ema.initialize()
     return 0
@@ -234,12 +235,13 @@ def _report_sharding(sharding, hosts, run):
         )
 
 
-def _write_results(trainer, encoder, run, preprocessing):
-    vit_tf.save_npz(encoder, run.final, preprocessing)
+def _write_results(trainer, encoder, run, *described):
+    """Writes the weights with their preprocessing and classes, `described`."""
+    vit_tf.save_npz(encoder, run.final, *described)
     _log.info(f"wrote {run.final}")
     if trainer.ema:
         with trainer.ema.swapped_in():
-            vit_tf.save_npz(encoder, run.ema, preprocessing)
+            vit_tf.save_npz(encoder, run.ema, *described)
         _log.info(f"wrote {run.ema}, the Polyak average")
 
 

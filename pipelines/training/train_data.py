@@ -13,7 +13,6 @@ from pipelines.data.sources.open import open_source
 from pipelines.data.sources.source import DataSource
 from pipelines.data.sources.splits import choose_splits
 from pipelines.data.sources.subset import open_train_source, read_labels
-from pipelines.data.transforms.byte_images import for_batches
 from pipelines.errors import DataError, UserError
 from pipelines.evaluation.evaluation_step import EvaluationData
 from pipelines.evaluation.features import check_single_label
@@ -30,9 +29,8 @@ class TrainData:
         sampling: which examples are in which batch.
         augmentation: random changes of the images.
         preprocessing: how images become inputs outside training; its resize rule is used without
-            a random crop.
+            a random crop. Its dtype is that of the images in batches.
         bad_images: leaves out images that cannot be read; None ends the run at the first one.
-        image_dtype: dtype of the images in batches, "float32" or "uint8".
     """
 
     source: DataSource
@@ -40,7 +38,6 @@ class TrainData:
     augmentation: Augmentation
     preprocessing: Preprocessing
     bad_images: BadImages | None = None
-    image_dtype: str = "float32"
 
     def dataset(self, start_batch, input_context=None):
         """The infinite dataset of replica batches from a global batch on; see `pipeline`."""
@@ -55,7 +52,7 @@ class TrainData:
             self.source,
             self.sampling,
             self.augmentation,
-            for_batches(self.preprocessing, self.image_dtype),
+            self.preprocessing,
             start_step=start,
             stop_step=stop,
             skips_bad_images=self.bad_images is not None,
@@ -118,22 +115,26 @@ def open_data(experiment, run) -> RunData:
     if settings.bad_images == "skip":
         local = run.growing.path(os.path.basename(run.bad_images))
         bad_images = BadImages(local, run.bad_images)
-    shared = {"preprocessing": experiment.preprocessing(source.labels), "bad_images": bad_images}
+    preprocessing = experiment.preprocessing()
     data = TrainData(
         source=source,
         sampling=experiment.sampling(),
         augmentation=settings,
-        image_dtype=settings.image_dtype,
-        **shared,
+        preprocessing=dataclasses.replace(preprocessing, dtype=settings.image_dtype),
+        bad_images=bad_images,
     )
     if settings.eval_split is None:
         return RunData(train=data)
     source = open_source(settings.name, settings.eval_split, settings.data_dir)
     source.read([0])  # A split without labels is refused now, not at the first evaluation.
-    limits = {"batch_size": train.batch_size, "max_batches": train.eval_batches}
-    limits["reads_labels"] = experiment.reads_labels
-    limits["image_dtype"] = settings.eval_image_dtype
-    evaluation = EvaluationData(source=source, **limits, **shared)
+    evaluation = EvaluationData(
+        source=source,
+        preprocessing=dataclasses.replace(preprocessing, dtype=settings.eval_image_dtype),
+        batch_size=train.batch_size,
+        bad_images=bad_images,
+        max_batches=train.eval_batches,
+        reads_labels=experiment.reads_labels,
+    )
     return RunData(train=data, evaluation=evaluation)
 
 
@@ -166,11 +167,11 @@ def open_few_shot_data(experiment, bad_images=None) -> FewShotData | None:
     check_single_label(train)
     check_shots(read_labels(train), train, max(experiment.few_shot.shots), "few_shot.shots")
     test.read([0])  # A split without labels is refused now, not at the first evaluation.
+    preprocessing = experiment.preprocessing()
     shared = {
-        "preprocessing": experiment.preprocessing(()),
+        "preprocessing": dataclasses.replace(preprocessing, dtype=data.eval_image_dtype),
         "batch_size": experiment.train.batch_size,
         "bad_images": bad_images,
-        "image_dtype": data.eval_image_dtype,
     }
     train, test = (EvaluationData(source=source, **shared) for source in (train, test))
     return FewShotData(train=train, test=test)

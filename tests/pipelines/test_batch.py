@@ -27,7 +27,7 @@ def trained_on():
     dataset = train_dataset(
         source,
         batch_size=experiment.train.batch_size,
-        preprocessing=experiment.preprocessing(source.labels),
+        preprocessing=experiment.preprocessing(),
         seed=4,
         shuffle_window=40,
     )
@@ -104,7 +104,7 @@ def test_files_of_hosts(command, listed, records):
             dataset = train_dataset(
                 source,
                 batch_size=6,
-                preprocessing=experiment.preprocessing(source.labels),
+                preprocessing=experiment.preprocessing(),
                 seed=experiment.seed,
                 shuffle_window=experiment.data.shuffle_window,
                 start_step=step,

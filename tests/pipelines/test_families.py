@@ -61,7 +61,7 @@ def test_replicas_and_parts_continue_the_run_of_one_device(run, continued, tmp_p
     for key, value in expected.items():
         if not key.endswith("key/bias"):
             assert np.abs(received[key] - value).max() <= 1e-5 * largest, key
-    begun, _ = model_source.open_model(model_source.find(cut_short(folder, tmp_path / "run", 2)))
+    begun = model_source.find(cut_short(folder, tmp_path / "run", 2)).open_model().model
     [head] = [expected[key] for key in expected if re.search("head.*/kernel$", key)]
     change = begun.head.kernel.numpy().reshape(-1) - head.reshape(-1)
     assert np.abs(change).max() > 1e-3
@@ -93,7 +93,7 @@ def test_export_holds_standardised_kernels(run, tmp_path):
     make, folder = run
     if make is axial_resnet:
         pytest.skip("its kernels are not standardised")
-    model, preprocessing = model_source.open_model(model_source.find(folder))
+    model, preprocessing, _ = model_source.find(folder).open_model()
     report = saved_model.export(model, preprocessing, str(tmp_path))
     assert ("attend" in report.signatures) == (make is axial_hybrid)
     loaded = tf.saved_model.load(report.path)
@@ -116,7 +116,7 @@ def test_exports_of_an_axial_resnet_have_no_op_of_this_project(run, tmp_path):
     make, folder = run
     if make is not axial_resnet:
         pytest.skip("only this family has neither ops of ours nor standardised kernels")
-    model, preprocessing = model_source.open_model(model_source.find(folder))
+    model, preprocessing, _ = model_source.find(folder).open_model()
     with custom_ops.implementation("compiled"):
         traced = make_signatures(model, preprocessing)["embed"].get_concrete_function().graph
     report = saved_model.export(model, preprocessing, str(tmp_path))
@@ -150,7 +150,7 @@ def test_fine_tuning_begins_with_the_weights(run, tmp_path, uncompiled):
     In mixed precision and with an average, whose losses stay finite.
     """
     make, folder = run
-    source = model_source.open_model(model_source.find(folder))[0]
+    source = model_source.find(folder).open_model().model
     experiment = make(
         f"init_from={folder}",
         "model.image_size=24",
@@ -161,7 +161,7 @@ def test_fine_tuning_begins_with_the_weights(run, tmp_path, uncompiled):
     )
     train(experiment, tmp_path / "run", one_device())
     assert len(losses(tmp_path / "run")) == 2 and np.isfinite(losses(tmp_path / "run")).all()
-    tuned = model_source.open_model(model_source.find(tmp_path / "run"))[0]
+    tuned = model_source.find(tmp_path / "run").open_model().model
     old, new = (
         np.array(m.stem.conv_root.kernel if make is axial_hybrid else m.root.kernel)
         for m in (source, tuned)

@@ -30,7 +30,7 @@ from tests.pipelines.tiny import (
     tiny_experiment,
 )
 from vit_tf.images.decoding import decode_image
-from vit_tf.preprocessing import Preprocessing
+from vit_tf.preprocessing import Classes, Preprocessing
 
 READABLE, UNREADABLE = hostile.readable(), hostile.unreadable()
 RULES = [
@@ -227,9 +227,8 @@ def test_unreadable_files_end_training(command, unreadable_folder, tmp_path, cho
 
 def test_unreadable_files_end_evaluation(command, unreadable_folder, tmp_path):
     model = vit_tf.create_model(tiny_experiment().model.config(2))
-    vit_tf.save_npz(
-        model, tmp_path / "model.npz", Preprocessing(image_size=(12, 12), labels=("a", "b"))
-    )
+    described = Preprocessing(image_size=(12, 12)), Classes(labels=("a", "b"))
+    vit_tf.save_npz(model, tmp_path / "model.npz", *described)
     data = [f"--set=data.name=folder:{unreadable_folder}", "--set=data.eval_split=train[:5%]"]
     for choice, text in (
         ("stop", "cannot be decoded: "),

@@ -40,7 +40,7 @@ def evaluation_step(experiment, num_classes=10, multi_label=False) -> bytes:
     model = task.create_model(experiment.model.dtype)
     # An `Evaluator` has data; its step does not depend on them.
     source = open_source("digits", "test")
-    preprocessing = experiment.preprocessing(source.labels)
+    preprocessing = experiment.preprocessing()
     data = EvaluationData(source=source, preprocessing=preprocessing, batch_size=1)
     evaluator = Evaluator(model, one_device(), data, task)
     dtype = experiment.data.eval_image_dtype

@@ -56,5 +56,6 @@ def test_public_names_are_the_documented_ones():
     functions = {"create_model", "list_models", "load_npz", "save_npz"}
     functions |= {"load_safetensors", "save_safetensors", "feature_model", "list_weights"}
     functions |= {"pack_model"}
-    classes = {"AxialResNetConfig", "Preprocessing", "ResNetConfig", "StemConfig", "ViTConfig"}
+    classes = {"AxialResNetConfig", "ResNetConfig", "StemConfig", "ViTConfig"}
+    classes |= {"Classes", "Preprocessing"}
     assert set(vit_tf.__all__) == modules | functions | classes

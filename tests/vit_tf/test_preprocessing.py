@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from vit_tf.preprocessing import Interpolation, Preprocessing
+from vit_tf.preprocessing import Classes, Interpolation, Preprocessing
 
 RULES = [
     {"image_size": (6, 9)},
@@ -213,13 +213,12 @@ def test_crop_fraction(side, fraction, expected):
 
 def test_defaults_keep_old_files():
     """The dictionary has only the fields that earlier versions read."""
-    assert Preprocessing(image_size=(8, 6), labels=("cat",)).to_dict() == {
+    assert Preprocessing(image_size=(8, 6)).to_dict() == {
         "image_size": [8, 6],
         "resize": "direct",
         "resize_to": None,
-        "labels": ["cat"],
-        "probabilities": "softmax",
     }
+    assert Classes(labels=("cat",)).to_dict() == {"labels": ["cat"], "probabilities": "softmax"}
 
 
 def reset_peak():
@@ -321,9 +320,10 @@ def test_weights_of_an_extreme_reduction_need_little_memory(kind):
 
 def test_dictionary_round_trip():
     for rule in RULES:
-        preprocessing = Preprocessing(**rule, labels=("cat", "dog"))
-        again = Preprocessing.from_dict(json.loads(json.dumps(preprocessing.to_dict())))
-        assert again == preprocessing
+        preprocessing, classes = Preprocessing(**rule), Classes(labels=("cat", "dog"))
+        stored = json.loads(json.dumps(preprocessing.to_dict() | classes.to_dict()))
+        again = Preprocessing.from_dict(stored)
+        assert (again, Classes.from_dict(stored)) == (preprocessing, classes)
         assert hash(again) == hash(preprocessing)
 
 
@@ -354,14 +354,38 @@ def test_dictionary_round_trip():
         ({"image_size": [8, 8], "resize": "resize_small"}, "resize_to=None"),
         ({"image_size": [8, 12], "resize": "resize_small", "resize_to": 11}, "from 12"),
         ({"image_size": [8, 8], "resize": "resize_small", "resize_to": "9"}, "resize_to='9'"),
-        ({"image_size": [8, 8], "labels": "cat"}, "labels='cat'"),
-        ({"image_size": [8, 8], "labels": ["cat", 3]}, "labels=['cat', 3]"),
     ],
 )
 def test_from_dict_rejects(fields, text):
     with pytest.raises(ValueError) as error:
         Preprocessing.from_dict(fields)
     assert text in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"labels": "cat"}, "labels='cat'"),
+        ({"labels": ["cat", 3]}, r"labels=\['cat', 3\]"),
+        ({"probabilities": "relu"}, "'relu' gives no probabilities"),
+        ({"probabilities": ["softmax"]}, "gives no probabilities"),
+    ],
+)
+def test_classes_reject(fields, text):
+    with pytest.raises(ValueError, match=text):
+        Classes.from_dict({"image_size": [8, 8]} | fields)
+
+
+def test_names_and_probabilities_of_classes():
+    assert Classes().names(3) == ("0", "1", "2")
+    assert Classes(labels=("a", "b")).names(2) == ("a", "b")
+    logits = np.array([[0.0, 1.0, -2.0]], np.float32)
+    exponents = np.exp(logits)
+    np.testing.assert_allclose(
+        Classes().to_probabilities(logits), exponents / exponents.sum(), rtol=1e-6
+    )
+    sigmoid = Classes(activation="sigmoid").to_probabilities(logits)
+    np.testing.assert_allclose(sigmoid, exponents / (1 + exponents), rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -377,6 +401,21 @@ def test_from_dict_rejects(fields, text):
 def test_crop_fraction_rejects(fields, text):
     with pytest.raises(ValueError, match=text):
         Preprocessing(image_size=(8, 8), **fields)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"dtype": "int8"}, {"dtype": "uint8", "mean": (0.4, 0.5, 0.5)}], ids=str
+)
+def test_a_dtype_that_models_do_not_read_is_refused(fields):
+    with pytest.raises(ValueError, match="Expected float32, or uint8 with mean="):
+        Preprocessing(image_size=(8, 8), **fields)
+
+
+def test_the_dtype_is_not_stored():
+    stored = Preprocessing(image_size=(8, 6)).to_dict()
+    assert Preprocessing(image_size=(8, 6), dtype="uint8").to_dict() == stored
+    with pytest.raises(ValueError, match=r"unknown keys \['dtype'\]"):
+        Preprocessing.from_dict(stored | {"dtype": "uint8"})
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,11 @@
 `B` images, `T` tokens: the prefix, then `N` patches on `rows x columns`.
 """
 
+import math
+
 import tensorflow as tf
 
 import custom_ops
-from vit_tf.models.packed import PackedModel
 
 
 def class_rows(model, inputs):
@@ -23,10 +24,7 @@ def class_rows(model, inputs):
         ValueError: for a model without patches.
     """
     _check_patches(model)
-    if isinstance(model, PackedModel):
-        return _packed_rows(model, inputs, _class_row)
-    _, taps = model.encode(model.embed(inputs), taps=("class_row",))
-    return _stack_layers([block["class_row"] for block in taps])
+    return _stack_layers(model.class_rows(inputs))
 
 
 def attention_maps(model, inputs):
@@ -51,8 +49,6 @@ def attention_maps(model, inputs):
     _check_patches(model)
     if model.num_prefix_tokens:
         maps = class_rows(model, inputs)[..., model.num_prefix_tokens :]
-    elif isinstance(model, PackedModel):
-        maps = _packed_rows(model, inputs, _mean_row)
     else:
         maps = _mean_rows(model, inputs)
     return tf.reshape(maps, [-1, *maps.shape[1:3], *model.grid])
@@ -68,52 +64,17 @@ def _check_patches(model):
 
 def _mean_rows(model, inputs):
     """Attention weights averaged over the queries, float32 `[B, layers, heads, N]`."""
-    (rows, columns), width, heads = model.grid, model.config.hidden_size, model.config.heads
-    tokens = model.first_tokens(model.embed(inputs), model.grid)
-    if model.config.axial:
-        tokens = tf.reshape(tokens, [-1, rows, columns, width])
-    uniform = _uniform(tokens, heads)
-    blocks_per_layer = len(model.blocks) // model.config.layers
-    found = []
-    for first in range(0, len(model.blocks), blocks_per_layer):
-        layer, packed = model.blocks[first : first + blocks_per_layer], []
-        for index, block in enumerate(layer, first):
-            tokens = model.block_inputs(index, tokens, model.grid)
-            packed.append(block.attention.project(block.norm_attention(tokens)))
-            tokens, _ = block(tokens)
-        weights = uniform
-        for block, (qkv, bias) in zip(reversed(layer), reversed(packed), strict=True):
-            weights = _pulled_back(heads, qkv, weights, bias, block.axis)
-        found.append(tf.transpose(tf.reshape(weights, [-1, rows * columns, heads]), [0, 2, 1]))
+    heads, places = model.config.heads, math.prod(model.grid)
+    found, layer = [], []
+    for block in model.attention_inputs(inputs):
+        layer.append(block)
+        if len(layer) == (2 if model.config.axial else 1):
+            weights = _uniform(block[0], heads)
+            for qkv, bias, axis in reversed(layer):
+                weights = _pulled_back(heads, qkv, weights, bias, axis)
+            found.append(tf.transpose(tf.reshape(weights, [-1, places, heads]), [0, 2, 1]))
+            layer = []
     return _stack_layers(found)
-
-
-def _packed_rows(model, inputs, row):
-    """The rows of all layers of a `PackedModel`, float32 `[B, layers, heads, T]`.
-
-    Args:
-        row: function of q | k | v and the number of heads that returns the attended values and
-            float32 `[B, heads, T]`.
-    """
-    rows = []
-
-    def attention(qkv, heads):
-        attended, weights = row(qkv, heads)
-        rows.append(weights)
-        return attended
-
-    model.attend(inputs, attention)
-    return _stack_layers(rows)
-
-
-def _class_row(qkv, heads):
-    attended, taps = custom_ops.attention_with_taps(qkv, heads, ("class_row",))
-    return attended, taps["class_row"]
-
-
-def _mean_row(qkv, heads):
-    weights = _pulled_back(heads, qkv, _uniform(qkv, heads))
-    return custom_ops.attention(qkv, heads), tf.transpose(weights, [0, 2, 1])
 
 
 def _uniform(tokens, heads):
@@ -123,7 +84,7 @@ def _uniform(tokens, heads):
     return tf.fill(tf.concat([places, [heads]], axis=0), 1 / count)
 
 
-def _pulled_back(heads, qkv, weights, bias=None, axis=None):
+def _pulled_back(heads, qkv, weights, bias, axis):
     """`A^T u` in every head for the attention weights A of a block and u = `weights`.
 
     Since attention is `A v`, this is the gradient of the sum of `u A v` with respect to v. It is

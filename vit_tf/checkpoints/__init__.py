@@ -10,6 +10,7 @@ is a canonical published key (`published/`):
   not state it. `grid`: (rows, columns) of the position table, or None.
 - `preprocessing`: the model's `Preprocessing`, or None if the file does not state it. Its mean and
   std belong to the arrays; `input_range` converts them for a model that reads other pixels.
+- `classes`: its `Classes`, or None if the file does not state them.
 - `path`, `layout` ("published", "huggingface", "timm", "axial_deeplab"), and `notes`: assumptions
   about the source, one sentence each.
 """

@@ -8,7 +8,7 @@ from vit_tf.config import ModelConfig
 from vit_tf.config.dtypes import POLICIES
 from vit_tf.files.atomic_file import write_atomically
 from vit_tf.files.json_object import JsonObject, read_json_object
-from vit_tf.preprocessing import Preprocessing
+from vit_tf.preprocessing import Classes, Preprocessing
 
 _ADVICE = "Delete or restore it."
 
@@ -48,8 +48,13 @@ class Sidecar:
 
     @property
     def preprocessing(self) -> Preprocessing | None:
-        """The model's `Preprocessing`, with the class names."""
+        """The model's `Preprocessing`."""
         return self._convert("preprocessing", Preprocessing.from_dict)
+
+    @property
+    def classes(self) -> Classes | None:
+        """The model's `Classes`, which are stored with the preprocessing."""
+        return self.preprocessing and self._convert("preprocessing", Classes.from_dict)
 
     def config(self, from_dict) -> ModelConfig | None:
         """The configuration that the weights were trained with; `from_dict` restores it."""
@@ -75,12 +80,13 @@ def read_sidecar(path) -> Sidecar:
     return Sidecar(read_json_object(path, _ADVICE) or JsonObject(path, {}))
 
 
-def write_sidecar(path, preprocessing, config=None, grid=None, dtype=None) -> None:
+def write_sidecar(path, preprocessing, classes=None, config=None, grid=None, dtype=None) -> None:
     """Writes the sidecar of the checkpoint at `path`, completely or not at all.
 
     Args:
         path: of the checkpoint.
         preprocessing: `Preprocessing`, or None.
+        classes: `Classes`, written with the preprocessing; None if they are unknown.
         config: a `ModelConfig`; None if the checkpoint itself holds it.
         grid: (rows, columns) of the position table, if the model has patches.
         dtype: name of the model's dtype policy; None if the checkpoint itself holds it.
@@ -89,10 +95,15 @@ def write_sidecar(path, preprocessing, config=None, grid=None, dtype=None) -> No
         **({} if grid is None else {"grid": list(grid)}),
         **({} if config is None else {"config": config.to_dict()}),
         **({} if dtype is None else {"dtype": dtype}),
-        "preprocessing": None if preprocessing is None else preprocessing.to_dict(),
+        "preprocessing": preprocessing and stored_fields(preprocessing, classes),
     }
     text = json.dumps(values, indent=1) + "\n"
     write_atomically(_sidecar_path(path), lambda file: file.write(text.encode()))
+
+
+def stored_fields(preprocessing, classes) -> dict:
+    """The JSON object with the fields of both; `classes` may be None."""
+    return preprocessing.to_dict() | (classes or Classes()).to_dict()
 
 
 def _sidecar_path(path):

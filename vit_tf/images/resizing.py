@@ -61,6 +61,11 @@ def to_model_range(images, mean=MEAN, std=STD):
     return (tf.cast(images, tf.float32) - center) * scale
 
 
+def to_uint8(pixels):
+    """Rounds floats 0 .. 255 to uint8; halves are rounded up."""
+    return tf.cast(pixels + 0.5, tf.uint8)
+
+
 def _per_color(values):
     """A number if all colors have the same, which is faster, else float32 `[3]`."""
     return values[0] if len(set(values)) == 1 else tf.constant(values)

@@ -1,11 +1,33 @@
 """The base class of the Keras models of all families."""
 
+import functools
+import typing
+from collections.abc import Callable
+
 import keras
+import tensorflow as tf
 
 from vit_tf.models.inputs import check_images, check_range
 
 # Images of an array whose values `fit` looks at.
 _CHECKED_IMAGES = 32
+
+
+class ServingStages(typing.NamedTuple):
+    """A model as two functions, so that inputs of several kinds can share the second.
+
+    Attributes:
+        first: from the model's input to what `second` reads.
+        second: from that to what a call of the model returns.
+        spec: the `tf.TensorSpec` of what is between them.
+        reads_uint8: whether uint8 images of the model's size save memory: `first` does not make
+            float images of them.
+    """
+
+    first: Callable
+    second: Callable
+    spec: tf.TensorSpec
+    reads_uint8: bool = False
 
 
 class ImageModel(keras.Model):
@@ -41,6 +63,16 @@ class ImageModel(keras.Model):
             A list of lists of Keras layers.
         """
         raise TypeError(f"{type(self).__name__} does not define groups of layers.")
+
+    def serving_stages(self) -> ServingStages:
+        """The model as two functions; the first one changes nothing."""
+        spec = tf.TensorSpec([None, *self.config.image_size, 3])
+        return ServingStages(tf.identity, functools.partial(self, training=False), spec)
+
+    @property
+    def arrays(self) -> list:
+        """Variables of TensorFlow that are not `weights`: none."""
+        return []
 
     def stem_outputs(self):
         """Symbolic outputs of `stem` and the units inside it, by name, for `input`; often empty."""

@@ -1,5 +1,6 @@
 """A Vision Transformer for inference, with the weights of its blocks packed for one op."""
 
+import functools
 import itertools
 
 import keras
@@ -9,6 +10,7 @@ import custom_ops
 from custom_ops import encoder_reference
 from vit_tf.images.value_range import OFFSET, SCALE
 from vit_tf.models.head import TokenClassifier
+from vit_tf.models.image_model import ServingStages
 from vit_tf.models.inputs import check_images
 
 
@@ -89,12 +91,6 @@ class PackedModel(TokenClassifier):
         ]
 
     @property
-    def num_tokens(self) -> int:
-        """The number of tokens `T`."""
-        rows, columns = self.grid
-        return self.num_prefix_tokens + rows * columns
-
-    @property
     def layers(self):
         layers = (self.stem, self.norm, self.map_pooling, self.pre_logits, self.head)
         return [layer for layer in layers if layer is not None]
@@ -125,7 +121,7 @@ class PackedModel(TokenClassifier):
         return [] if self.stem is None else self.stem.standardized_convs()
 
     def __call__(self, images, training=False):
-        return self.classify_tokens(self.tokens(images, training))
+        return self.classify(self._encoded(self.tokens(images, training)))
 
     def features(self, images, training=False):
         """What the head reads: float32 `[B, D or R]`, or `[B, N, D or R]` unpooled."""
@@ -153,24 +149,47 @@ class PackedModel(TokenClassifier):
         )
         return tf.cast(tokens, tf.float32)
 
-    def classify_tokens(self, tokens):
-        """What a call of the model returns, from `tokens`."""
-        return self.classify(self._encoded(tokens))
+    def serving_stages(self):
+        """See `ImageModel.serving_stages`: the first one ends with the tokens."""
+        rows, columns = self.grid
+        shape = [None, self.num_prefix_tokens + rows * columns, self.config.hidden_size]
 
-    def attend(self, images, attention):
-        """Runs the blocks one by one with `attention` in place of the op's own.
+        def classify(tokens):
+            return self.classify(self._encoded(tokens))
 
-        One block at a time is unpacked.
+        return ServingStages(self.tokens, classify, tf.TensorSpec(shape), reads_uint8=True)
+
+    def class_rows(self, images):
+        """See `VisionTransformer.class_rows`; one block at a time is unpacked."""
+        attend = functools.partial(custom_ops.attention_with_taps, taps=("class_row",))
+        return [taps["class_row"] for taps in self._attended(images, attend)]
+
+    def attention_inputs(self, images):
+        """See `VisionTransformer.attention_inputs`; one block at a time is unpacked."""
+        return self._attended(
+            images, lambda qkv, heads: (custom_ops.attention(qkv, heads), (qkv, None, None))
+        )
+
+    def _attended(self, images, attend):
+        """Runs the blocks one by one and yields, for each, the second result of `attend`.
 
         Args:
             images: see above.
-            attention: see `custom_ops.encoder_reference.run_block`; called once for each block.
+            attend: function of q | k | v and the number of heads that returns the attended values
+                and what is yielded.
         """
-        tokens = self.tokens(images)
+        kept, tokens = [], self.tokens(images)
+
+        def attention(qkv, heads):
+            attended, value = attend(qkv, heads)
+            kept.append(value)
+            return attended
+
         for plan, table in zip(self._plans, self._tables, strict=True):
             tokens = tokens if table is None else tokens + table
             for index in range(len(plan.weights)):
                 tokens = encoder_reference.run_block(tokens, plan, index, attention=attention)
+                yield kept.pop()
 
     def _encoded(self, tokens):
         """The tokens behind all blocks and the final norm; `[B, 1, D]` for the token classifier."""

@@ -257,6 +257,33 @@ class VisionTransformer(TokenClassifier, ImageModel):
             tokens = keras.ops.reshape(tokens, [-1, grid[0] * grid[1], self.config.hidden_size])
         return self.norm(tokens), tap_values
 
+    def class_rows(self, images):
+        """Attention weights from the class token to all tokens: `[B, heads, T]` of each block."""
+        _, taps = self.encode(self.embed(images), taps=("class_row",))
+        return [block["class_row"] for block in taps]
+
+    def attention_inputs(self, images):
+        """What the attention of each block reads.
+
+        Yields:
+            `(qkv, bias, axis)` of each block, see `MultiHeadAttention.project` and `EncoderBlock`.
+        """
+        tokens = self.first_tokens(self.embed(images), self.grid)
+        if self.config.axial:
+            tokens = keras.ops.reshape(tokens, [-1, *self.grid, self.config.hidden_size])
+        for index, block in enumerate(self.blocks):
+            tokens = self.block_inputs(index, tokens, self.grid)
+            yield *block.attention.project(block.norm_attention(tokens)), block.axis
+            tokens, _ = block(tokens)
+
+    def why_not_packed(self) -> str | None:
+        """The reason why `vit_tf.pack_model` does not cover the configuration, or None."""
+        if self.config.axial:
+            return "axial attention is not covered"
+        if self.config.position_embedding == "relative":
+            return "relative positions are not covered"
+        return None
+
     def features(self, images, training=False):
         """What the head reads for images: `[B, D or R]`, or `[B, N, D or R]` unpooled."""
         features, _ = self.encode(self.embed(images), training=training)

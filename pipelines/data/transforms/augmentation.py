@@ -11,7 +11,6 @@ MixUp or CutMix on the batch (`mixing.py`).
 
 import tensorflow as tf
 
-from pipelines.data.transforms.byte_images import to_uint8
 from pipelines.data.transforms.randaugment import (
     blend,
     fill_box,
@@ -20,7 +19,7 @@ from pipelines.data.transforms.randaugment import (
     rand_augment,
 )
 from vit_tf.images.decoding import check_size, decode_image
-from vit_tf.images.resizing import resize
+from vit_tf.images.resizing import resize, to_uint8
 
 # One number per random operation. Never reuse a number.
 _CROP, _FLIP, _JITTER, _RANDAUGMENT, _ERASING, _NOISE = range(1, 7)
@@ -37,8 +36,7 @@ def augment(image_bytes, seed, preprocessing, options):
         image_bytes: scalar string tensor, an encoded image.
         seed: int64 tensor `[2]`, the seed of the example.
         preprocessing: `vit_tf.Preprocessing`: size, interpolation, antialiasing, mean and standard
-            deviation; and for crop="none" the rule of the resize. With a `BytePreprocessing` the
-            result is uint8.
+            deviation, dtype; and for crop="none" the rule of the resize.
         options: `config.augmentation.Augmentation`.
 
     Returns:

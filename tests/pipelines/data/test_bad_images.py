@@ -1,12 +1,13 @@
 """`data.bad_images=skip`: bad images are black without weight, and others are unchanged."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from pipelines.config.augmentation import Augmentation
 from pipelines.data import pipeline
-from pipelines.data.transforms.byte_images import for_batches
 from pipelines.data.transforms.mixing import Mixing
 from tests.pipelines.data.batches import KEYS, assert_equal, join, to_numpy
 from tests.pipelines.data.spoilt import BAD, PREPROCESSING, Spoilt, train
@@ -115,7 +116,7 @@ def test_black_of_uint8_is_0(spoilt, rows):
             pipeline.eval_dataset(
                 spoilt,
                 batch_size=rows,
-                preprocessing=for_batches(PREPROCESSING, dtype),
+                preprocessing=dataclasses.replace(PREPROCESSING, dtype=dtype),
                 skips_bad_images=True,
             )
         )

@@ -76,7 +76,7 @@ def test_evaluation_equals_a_plain_loop(finished):
     digits = load_digits()
     chosen = split_indices("test")
     images = np.round(digits.images[chosen] * 255 / 16).astype(np.uint8)
-    model, preprocessing = model_source.open_model(model_source.find(workdir))
+    model, preprocessing, _ = model_source.find(workdir).open_model()
     inputs = preprocessing(tf.repeat(tf.constant(images)[..., None], 3, axis=-1))
     predicted = np.argmax(model(inputs), axis=-1)
     assert np.mean(predicted == digits.target[chosen]) == pytest.approx(last["eval_accuracy"])
@@ -170,7 +170,7 @@ def test_only_the_data_of_another_model_are_those_of_the_recipe(command):
 )
 def test_a_model_without_stored_preprocessing(finished, evaluation, tmp_path, kind, loss):
     """The command uses the settings of its flags: here a central crop, and a loss."""
-    model, _ = model_source.open_model(model_source.find(finished[0]))
+    model = model_source.find(finished[0]).open_model().model
     path = tmp_path / ("run" if kind == "workdir" else f"model.{kind}")
     if kind == "workdir":
         shutil.copytree(finished[0], path)
@@ -206,7 +206,7 @@ def test_other_preprocessing_of_a_file_without_a_sidecar(finished, evaluation, t
     means = evaluation(f"--model={path}", *flags, "--set=data.eval_split=test[:40]")
     examples = open_source("digits", "test[:40]").read(range(40))
     prepare = vit_tf.Preprocessing(image_size=(12, 12), **fields)
-    model, _ = model_source.open_model(model_source.find(path))
+    model = model_source.find(path).open_model().model
     images = tf.stack([prepare(decode_image(data)) for data in examples.images])
     expected = losses.cross_entropy(tf.constant(examples.labels), model(images), "softmax")
     assert means["loss"] == pytest.approx(float(tf.reduce_mean(expected)), rel=1e-5)
@@ -225,7 +225,7 @@ def test_a_label_map_leaves_out_the_other_classes(finished, tmp_path, logged, mi
     path.write_text("1\n-\n7\n3\n9\n" if missing else "1\n0\n7\n3\n9\n")
     batch = {"batch_size": 32, "bad_images": "stop"}
     means = evaluate(source, examples, one_device(), label_map=str(path), **batch)
-    model, preprocessing = model_source.open_model(source)
+    model, preprocessing, _ = source.open_model()
     stored = examples.read(range(examples.num_examples))
     images = tf.stack([preprocessing(decode_image(data)) for data in stored.images])
     logits = model(images).numpy().astype(np.float64)[:, [1, 0, 7, 3, 9]]

@@ -32,8 +32,8 @@ def workdir(tmp_path_factory):
     (folder / "config.json").write_text(json.dumps(experiment.to_dict()))
     model = vit_tf.create_model(experiment.model.config(10))
     tiny.randomize(model)
-    preprocessing = experiment.preprocessing([str(label) for label in range(10)])
-    vit_tf.save_npz(model, folder / "final.npz", preprocessing=preprocessing)
+    classes = experiment.classes([str(label) for label in range(10)])
+    vit_tf.save_npz(model, folder / "final.npz", experiment.preprocessing(), classes)
     return folder
 
 
@@ -42,7 +42,7 @@ def test_a_model_has_one_result_in_every_form(workdir, command, tmp_path):
 
     The .npz file finds the features of the workdir: its fingerprint is the same.
     """
-    model, preprocessing = model_source.open_model(model_source.find(workdir))
+    model, preprocessing, _ = model_source.find(workdir).open_model()
     shutil.copytree(workdir, tmp_path / "run")
     shutil.copy(workdir / "final.npz", tmp_path / "model.npz")
     shutil.copy(workdir / "final.npz.json", tmp_path / "model.npz.json")

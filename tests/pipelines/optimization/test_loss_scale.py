@@ -179,7 +179,7 @@ def test_overflows_are_in_the_metrics_and_resume_is_exact(whole, tmp_path, logge
 
 
 def test_a_run_in_float16_opens_in_its_dtype(whole):
-    model, _ = model_source.open_model(model_source.find(whole[0]))
+    model = model_source.find(whole[0]).open_model().model
     assert model.dtype_policy.name == "mixed_float16"
     assert {variable.dtype for variable in model.trainable_variables} == {"float32"}
     logits = model(tf.zeros([2, 12, 12, 3]))

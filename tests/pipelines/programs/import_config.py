@@ -13,6 +13,6 @@ if __name__ == "__main__":
     experiment = override(recipe, ["model.name=R50+ViT-B/16", "model.image_size=224"])
     assert Experiment.from_dict(experiment.to_dict()) == experiment
     experiment.model.config(10).summary()
-    experiment.preprocessing(["a", "b"])
+    assert experiment.preprocessing() and experiment.classes(["a", "b"])
     assert pipelines.cli.command.EXIT_USAGE == 2 and pipelines.config.names.PRECISIONS
     print([name for name in FRAMEWORKS if name in sys.modules])

@@ -3,8 +3,8 @@
 usage: python -m tests.pipelines.programs.interrupted SIGNAL FUNCTION COMMAND [argument ...]
 
 SIGNAL is a name such as SIGINT, FUNCTION one such as
-`pipelines.stored_models.model_source.open_model`. The command does not call the function: it gets
-the signal instead.
+`pipelines.stored_models.stored_model.StoredModel.open_model`. The command does not call the
+function: it gets the signal instead.
 """
 
 import os

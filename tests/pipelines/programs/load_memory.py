@@ -26,14 +26,14 @@ def measure(folder, config, action, name):
     small = f"{folder}/small.npz"
     model = vit_tf.create_model(config.replace(layers=1))
     vit_tf.save_npz(model, small)
-    model_source.open_model(model_source.find(small))
+    model_source.find(small).open_model()
     gc.collect()  # Keras models have reference cycles: they stay until then.
     before = peak()
     if action == "open":
-        model, _ = model_source.open_model(model_source.find(f"{folder}/{name}"))
+        model = model_source.find(f"{folder}/{name}").open_model().model
     else:
         model = vit_tf.create_model(config)
-        model_source.load(model, model_source.find(f"{folder}/{name}"))
+        model_source.find(f"{folder}/{name}").load_into(model)
     print(json.dumps([peak() - before, 4 * model.count_params()]), flush=True)
 
 

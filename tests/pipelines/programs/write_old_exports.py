@@ -13,7 +13,7 @@ import numpy as np
 
 from pipelines.serving import saved_model
 from tests.pipelines import encoded
-from tests.pipelines.serving.exports import LABELS, make
+from tests.pipelines.serving.exports import CLASSES, make
 
 
 def expected(model, preprocessing):
@@ -26,10 +26,10 @@ def expected(model, preprocessing):
 
 
 def main(target):
-    model, preprocessing = make({"layers": 1}, {"labels": LABELS})
+    model, preprocessing = make({"layers": 1})
     with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(target, "w") as file:
         for form in ("portable", "fused"):
-            saved_model.export(model, preprocessing, folder, form=form)
+            saved_model.export(model, preprocessing, folder, form=form, classes=CLASSES)
         for path in sorted(pathlib.Path(folder).rglob("*")):
             # The library fits one version of TensorFlow only.
             if path.is_file() and "assets.extra" not in path.parts:

@@ -10,6 +10,8 @@ from pipelines.evaluation.evaluate import evaluate
 from pipelines.runs import checkpoints
 from pipelines.runs.workdir import Workdir
 from pipelines.stored_models import model_source
+from pipelines.stored_models.checkpoint import Checkpoint
+from pipelines.stored_models.model_source import NpzFile
 from pipelines.training.train import train
 from tests.checkout import ROOT
 from tests.pipelines.tiny import arrays, cut_short, losses, one_device
@@ -30,7 +32,7 @@ def test_the_old_model_has_the_stored_loss(workdir, tmp_path, place, uncompiled)
     if place == "checkpoint":
         workdir = cut_short(workdir, tmp_path / "run", 6)
     source = model_source.find(workdir, "ema")
-    assert source.kind == {"files": "npz", "checkpoint": "checkpoint"}[place]
+    assert type(source) is {"files": NpzFile, "checkpoint": Checkpoint}[place]
     data = Workdir(workdir).read_experiment().data
     examples = open_source(data.name, data.eval_split)
     means = evaluate(source, examples, one_device(), batch_size=50, bad_images="stop")

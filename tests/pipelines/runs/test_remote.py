@@ -20,8 +20,8 @@ from pipelines.runs.checkpoints import CheckpointStore
 from pipelines.runs.workdir import Workdir
 from pipelines.serving import saved_model
 from pipelines.serving.atomic_directory import atomic_directory
-from pipelines.serving.prediction import find_model
 from pipelines.stored_models import model_source
+from pipelines.stored_models.exported import find_exported
 from pipelines.training.train import train
 from tests.pipelines.process import assert_user_error
 from tests.pipelines.tiny import one_device, tiny_experiment
@@ -222,11 +222,11 @@ def test_an_export_behind_a_url_is_served(runs, command):
     loaded = tf.saved_model.load(f"{output}/portable")
     images = np.random.default_rng(0).integers(0, 256, (2, 12, 12, 3), np.uint8)
     logits = loaded.signatures["serving_uint8"](images=tf.constant(images))["logits"]
-    model, preprocessing = model_source.open_model(model_source.find(runs))
+    model, preprocessing, _ = model_source.find(runs).open_model()
     expected = model(tf.stack([preprocessing(x) for x in images]), training=False)
     np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-4)
     assert_user_error(command("export", *arguments), f"{output}/portable exists")
-    assert find_model(output).path == f"{output}/portable"
+    assert find_exported(output) == f"{output}/portable"
     fused = command("export", *arguments, "--format=fused", "--overwrite")
     assert_user_error(fused, "fused export")
     file = command("export", f"--model={RUN}", f"--output={RUN}/config.json")
@@ -259,7 +259,7 @@ def test_models_load_from_urls(runs, tmp_path):
     np.testing.assert_array_equal(created(images), expected)
     for name in ("a.keras", "timm"):
         source = model_source.find(f"ram://remote/models/{name}")
-        np.testing.assert_array_equal(model_source.open_model(source)[0](images), expected)
+        np.testing.assert_array_equal(source.open_model().model(images), expected)
     keras.utils.clear_session()
 
     for name in ("none.npz", "folder"):

@@ -10,9 +10,8 @@ import pytest
 import vit_tf
 from pipelines.runs.workdir import Workdir
 from pipelines.serving import clean_process, saved_model
-from pipelines.stored_models import model_source
 from tests.pipelines import encoded
-from tests.pipelines.serving.exports import LABELS, call_here, make
+from tests.pipelines.serving.exports import CLASSES, call_here, make
 from tests.pipelines.tiny import tiny_experiment
 from tests.shared_folder import shared_folder
 from vit_tf.models import VisionTransformer
@@ -33,7 +32,7 @@ class Exported(NamedTuple):
 
 def write_exports(folder):
     """The form decides which ops are inside; the environment has no influence."""
-    model, preprocessing = make({}, {"labels": LABELS})
+    model, preprocessing = make()
     for form, other in (("portable", "compiled"), ("fused", "reference")):
         loaders = []
 
@@ -44,7 +43,7 @@ def write_exports(folder):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(clean_process, "call_signatures", call)
             patch.setenv("VIT_OPS", other)
-            report = saved_model.export(model, preprocessing, folder, form=form)
+            report = saved_model.export(model, preprocessing, folder, form=form, classes=CLASSES)
         (folder / f"{form}.txt").write_text(f"{report}\nloader: {report.loader} {loaders}\n")
 
 
@@ -52,7 +51,7 @@ def write_exports(folder):
 def exported(tmp_path_factory):
     """`Exported`; tests must not change its folder."""
     folder = shared_folder(tmp_path_factory, "exports", write_exports)
-    return Exported(*make({}, {"labels": LABELS}), folder)
+    return Exported(*make(), folder)
 
 
 @pytest.fixture(scope="session")
@@ -61,13 +60,13 @@ def models(exported, tmp_path_factory):
     model, preprocessing, exports = exported
     root = tmp_path_factory.mktemp("models")
     paths = {"npz": root / "model.npz", "keras": root / "model.keras", "workdir": root / "run"}
-    vit_tf.save_npz(model, paths["npz"], preprocessing)
+    vit_tf.save_npz(model, paths["npz"], preprocessing, CLASSES)
     model.save(paths["keras"])
-    sidecar = {"preprocessing": preprocessing.to_dict()}
+    sidecar = {"preprocessing": preprocessing.to_dict() | CLASSES.to_dict()}
     (root / "model.keras.json").write_text(json.dumps(sidecar))
     run = Workdir(paths["workdir"])
     run.create(tiny_experiment())
-    vit_tf.save_npz(model, run.final, preprocessing)
+    vit_tf.save_npz(model, run.final, preprocessing, CLASSES)
     (root / "export").mkdir()
     (root / "export" / "portable").symlink_to(exports / "portable")
     paths |= {"saved_model": exports / "portable", "export": root / "export"}
@@ -103,10 +102,10 @@ def predict(command):
 def no_model(monkeypatch):
     """Fails the test if a model is built: images must be checked first."""
 
-    def built(*_):
+    def built(*_, **__):
         raise AssertionError("a model was built")
 
-    monkeypatch.setattr(model_source, "open_model", built)
+    monkeypatch.setattr(vit_tf, "create_model", built)
 
 
 # `tests/vit_tf/images/test_decoding.py` has all kinds of broken files.

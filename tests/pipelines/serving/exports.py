@@ -8,6 +8,7 @@ from pipelines.serving.signatures import make_signatures
 from tests.vit_tf import tiny
 
 LABELS = ("null", "one", "zwei", "três", "四")
+CLASSES = vit_tf.Classes(labels=LABELS)
 # Graph and eager round differently; bfloat16 keeps 8 bits.
 TOLERANCE = {"float32": 2e-5, "bfloat16": 5e-2}
 
@@ -21,8 +22,8 @@ def make(fields=None, preprocessing=None):
 def only(*names):
     """`make_signatures` without the other signatures, which take time to trace and check."""
 
-    def make_some(model, preprocessing):
-        made = make_signatures(model, preprocessing)
+    def make_some(*arguments):
+        made = make_signatures(*arguments)
         return {name: made[name] for name in names if name in made}
 
     return make_some

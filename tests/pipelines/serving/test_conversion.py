@@ -13,6 +13,7 @@ import vit_tf
 from pipelines.errors import RunError, UserError
 from pipelines.serving import conversion, parity
 from pipelines.stored_models import model_source
+from pipelines.stored_models.model_source import SafetensorsModel
 from tests.pipelines.process import assert_user_error, run_command
 from tests.vit_tf import tiny
 
@@ -53,8 +54,8 @@ def make(kind):
 def save(kind, folder):
     """The path of the .npz file of a model."""
     model, path = make(kind), str(folder / "model.npz")
-    rule = vit_tf.Preprocessing(image_size=model.config.image_size, labels=LABELS)
-    vit_tf.save_npz(model, path, rule)
+    rule = vit_tf.Preprocessing(image_size=model.config.image_size)
+    vit_tf.save_npz(model, path, rule, vit_tf.Classes(labels=LABELS))
     return path
 
 
@@ -181,7 +182,7 @@ def test_files_keep_the_policy(tmp_path, policy):
     for source, destination in itertools.pairwise(names):
         report = conversion.convert(source, destination)
         assert report.passed, str(report)
-        opened, _ = model_source.open_model(model_source.find(destination))
+        opened = model_source.find(destination).open_model().model
         assert opened.dtype_policy.name == policy
 
 
@@ -320,8 +321,8 @@ def test_a_full_disk_is_one_sentence(tmp_path, monkeypatch):
 def test_sources_are_found(tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "model.safetensors").write_bytes(b"")
-    assert model_source.find(tmp_path / "folder").kind == "safetensors"
+    assert isinstance(model_source.find(tmp_path / "folder"), SafetensorsModel)
     (tmp_path / "x.safetensors").write_bytes(b"")
-    assert model_source.find(tmp_path / "x.safetensors").kind == "safetensors"
+    assert isinstance(model_source.find(tmp_path / "x.safetensors"), SafetensorsModel)
     with pytest.raises(UserError, match="x.safetensors"):
-        model_source.open_model(model_source.find(tmp_path / "x.safetensors"))
+        model_source.find(tmp_path / "x.safetensors").open_model()

@@ -12,19 +12,19 @@ import vit_tf
 from pipelines.serving import prediction
 from tests.pipelines import encoded
 from tests.pipelines.process import assert_user_error, run_command
-from tests.pipelines.serving.exports import LABELS, make
+from tests.pipelines.serving.exports import CLASSES, LABELS, make
 from tests.vit_tf import tiny
 
 
 @pytest.fixture(scope="module")
 def classifier(models):
-    return prediction.load_classifier(prediction.find_model(models[2]["npz"]))
+    return prediction.find_classifier(models[2]["npz"])()
 
 
 @pytest.fixture
 def read_before(monkeypatch, classifier):
     """The model of the .npz file is not read and traced again."""
-    monkeypatch.setattr(prediction, "load_classifier", lambda source: classifier)
+    monkeypatch.setattr(prediction, "_open_classifier", lambda *_: classifier)
 
 
 def expected(models, pixels, top):
@@ -86,8 +86,8 @@ def test_fused_runs_models_that_cannot_be_packed_as_they_are(tmp_path, folder, p
         tiny.randomize(model)
     else:
         model, reason = tiny.model(**fields, layers=1), "axial attention is not covered"
-    rule = vit_tf.Preprocessing(image_size=model.config.image_size, labels=LABELS)
-    vit_tf.save_npz(model, tmp_path / "model.npz", rule)
+    rule = vit_tf.Preprocessing(image_size=model.config.image_size)
+    vit_tf.save_npz(model, tmp_path / "model.npz", rule, CLASSES)
     image = folder[0] / "a.png"
     code, out, err = predict("--model=model.npz", "--fused", "--json", "--top=3", image)
     assert code == 0 and err.startswith(f"packed: no blocks: {reason}")

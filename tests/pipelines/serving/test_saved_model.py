@@ -12,13 +12,14 @@ from pipelines.serving import clean_process, saved_model, saved_model_check
 from pipelines.serving.saved_model_check import Comparison
 from tests.pipelines import encoded
 from tests.pipelines.process import assert_user_error
-from tests.pipelines.serving.exports import assert_close, call_here, make, only
+from tests.pipelines.serving.exports import CLASSES, assert_close, call_here, make, only
 from tests.vit_tf import tiny
 
 
 def test_without_head(tmp_path, no_process):
-    model, preprocessing = make({"num_classes": 0}, {"labels": ("never", "read")})
-    report = saved_model.export(model, preprocessing, tmp_path)
+    model, preprocessing = make({"num_classes": 0})
+    classes = vit_tf.Classes(labels=("never", "read"))
+    report = saved_model.export(model, preprocessing, tmp_path, classes=classes)
     assert report.signatures == ("embed", "attend")
     loaded = tf.saved_model.load(report.path)
     assert set(loaded.signatures) == {"embed", "attend"}
@@ -28,16 +29,17 @@ def test_without_head(tmp_path, no_process):
 
 
 @pytest.mark.parametrize(
-    ("fields", "preprocessing", "message"),
+    ("fields", "labels", "message"),
     [
-        ({"classifier": "unpooled"}, {}, "unpooled.*'token' or 'gap'"),
-        ({}, {"labels": ("a", "b")}, "names 2 classes, the model has 5"),
-        ({}, {"labels": ("a", "b", "c", "d", "\ud800")}, "not valid Unicode"),
+        ({"classifier": "unpooled"}, (), "unpooled.*'token' or 'gap'"),
+        ({}, ("a", "b"), "names of 2 classes, the model has 5"),
+        ({}, ("a", "b", "c", "d", "\ud800"), "not valid Unicode"),
     ],
 )
-def test_refused_models(tmp_path, fields, preprocessing, message):
+def test_refused_models(tmp_path, fields, labels, message):
     with pytest.raises(UserError, match=message):
-        saved_model.export(*make(fields, preprocessing), tmp_path / "new")
+        classes = vit_tf.Classes(labels=labels)
+        saved_model.export(*make(fields), tmp_path / "new", classes=classes)
     assert os.listdir(tmp_path) == []
 
 
@@ -58,7 +60,7 @@ def answers(exported):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(clean_process, "call_signatures", call)
         names = list(tf.saved_model.load(path).signatures)
-        saved_model_check.check_saved_model(*exported[:2], path, names, 2e-5)
+        saved_model_check.check_saved_model(*exported[:2], path, names, 2e-5, classes=CLASSES)
     return found
 
 
@@ -67,12 +69,12 @@ def expected_outputs(exported):
     """`saved_model_check._expected_outputs`, which computes those of the exported model once."""
     compute, found = saved_model_check._expected_outputs, {}
 
-    def expected(name, model, preprocessing, images):
+    def expected(name, model, preprocessing, classes, images):
         if model is not exported.model:
-            return compute(name, model, preprocessing, images)
+            return compute(name, model, preprocessing, classes, images)
         key = name, *(None if image is None else image.shape for image in images)
         if key not in found:
-            found[key] = compute(name, model, preprocessing, images)
+            found[key] = compute(name, model, preprocessing, classes, images)
         return found[key]
 
     return expected
@@ -121,31 +123,31 @@ def test_difference_fails_and_leaves_nothing(tmp_path, quick, name, change):
     model, preprocessing, answer = quick
     answer(name, change)
     with pytest.raises(RunError, match=f"differs from the model: {name} of"):
-        saved_model.export(model, preprocessing, tmp_path / "a" / "b")
+        saved_model.export(model, preprocessing, tmp_path / "a" / "b", classes=CLASSES)
     assert os.listdir(tmp_path) == []
 
 
 def test_existing_output(tmp_path, quick):
     model, preprocessing, answer = quick
     path = tmp_path / "portable" / "saved_model.pb"
-    saved_model.export(model, preprocessing, tmp_path)
+    saved_model.export(model, preprocessing, tmp_path, classes=CLASSES)
     with pytest.raises(UserError, match="--overwrite"):
-        saved_model.export(model, preprocessing, tmp_path)
+        saved_model.export(model, preprocessing, tmp_path, classes=CLASSES)
     answer("logits", lambda x: x + 1)
     with pytest.raises(RunError, match="differs from the model: logits"):
-        saved_model.export(model, preprocessing, tmp_path, overwrite=True)
+        saved_model.export(model, preprocessing, tmp_path, overwrite=True, classes=CLASSES)
     assert os.listdir(tmp_path) == ["portable"]
     assert path.read_text() == "export 1"
 
     answer()
-    saved_model.export(model, preprocessing, tmp_path, overwrite=True)
+    saved_model.export(model, preprocessing, tmp_path, overwrite=True, classes=CLASSES)
     assert os.listdir(tmp_path) == ["portable"]
     assert path.read_text() == "export 3"
 
 
 def test_failing_swap_keeps_the_old_export(tmp_path, quick, monkeypatch):
     model, preprocessing, _ = quick
-    saved_model.export(model, preprocessing, tmp_path)
+    saved_model.export(model, preprocessing, tmp_path, classes=CLASSES)
     rename = os.rename
 
     def rename_but_not_into_place(source, target):
@@ -155,7 +157,7 @@ def test_failing_swap_keeps_the_old_export(tmp_path, quick, monkeypatch):
 
     monkeypatch.setattr(os, "rename", rename_but_not_into_place)
     with pytest.raises(OSError, match="No space left"):
-        saved_model.export(model, preprocessing, tmp_path, overwrite=True)
+        saved_model.export(model, preprocessing, tmp_path, overwrite=True, classes=CLASSES)
     assert os.listdir(tmp_path) == ["portable"]
     assert (tmp_path / "portable" / "saved_model.pb").read_text() == "export 1"
 
@@ -164,12 +166,13 @@ def test_output_that_is_something_else(tmp_path, quick):
     model, preprocessing, _ = quick
     (tmp_path / "file").write_text("mine")
     with pytest.raises(UserError, match="file is not a directory"):
-        saved_model.export(model, preprocessing, tmp_path / "file" / "below")
+        saved_model.export(model, preprocessing, tmp_path / "file" / "below", classes=CLASSES)
     (tmp_path / "portable").mkdir()
-    saved_model.export(model, preprocessing, tmp_path)  # an empty directory may be used
+    # An empty directory may be used.
+    saved_model.export(model, preprocessing, tmp_path, classes=CLASSES)
     (tmp_path / "portable" / "saved_model.pb").rename(tmp_path / "portable" / "photo.jpg")
     with pytest.raises(UserError, match="is not a SavedModel"):
-        saved_model.export(model, preprocessing, tmp_path, overwrite=True)
+        saved_model.export(model, preprocessing, tmp_path, overwrite=True, classes=CLASSES)
     assert sorted(os.listdir(tmp_path)) == ["file", "portable"]
     assert os.listdir(tmp_path / "portable") == ["photo.jpg"]
 
@@ -183,7 +186,7 @@ def test_failing_process_leaves_nothing(tmp_path, quick, monkeypatch):
     monkeypatch.setattr(clean_process, "call_signatures", call)
     model, preprocessing, _ = quick
     with pytest.raises(RunError, match="TensorFlow alone.*VitAttention"):
-        saved_model.export(model, preprocessing, tmp_path)
+        saved_model.export(model, preprocessing, tmp_path, classes=CLASSES)
     assert os.listdir(tmp_path) == []
 
 

@@ -16,9 +16,10 @@ from custom_ops import library_file, loader
 from pipelines.errors import RunError, UserError
 from pipelines.serving import prediction, saved_model
 from pipelines.serving.signatures import make_signatures
+from pipelines.stored_models.exported import find_exported
 from tests.pipelines import encoded
 from tests.pipelines.process import assert_user_error
-from tests.pipelines.serving.exports import LABELS, assert_close, make
+from tests.pipelines.serving.exports import CLASSES, LABELS, assert_close, make
 from tests.vit_tf import tiny
 from vit_tf import packing
 
@@ -86,7 +87,7 @@ def test_other_packed_weights_are_not_loaded(exported, tmp_path, attribute, valu
     with pytest.raises(ValueError, match=text):
         tf.saved_model.load(folder)
     with pytest.raises(UserError, match=f"{text}.*export the model again"):
-        prediction.load_classifier(prediction.find_model(tmp_path))
+        prediction.find_classifier(tmp_path)()
 
 
 STEM = {"stem": {"width": 0.5, "stage_depths": (1,)}, "image_size": 32, "patch_size": 2}
@@ -194,15 +195,14 @@ def test_both_are_checked_before_one_is_written(command, tmp_path):
 def test_prediction_reads_it(exported, tmp_path):
     model, preprocessing, folder = exported
     shutil.copytree(folder / "fused", tmp_path / "fused")
-    found = prediction.find_model(tmp_path)
-    assert (found.kind, found.path) == ("saved_model", str(tmp_path / "fused"))
+    assert find_exported(tmp_path) == str(tmp_path / "fused")
     # The installed library serves it: code inside an export is not run.
     (tmp_path / "fused" / "assets.extra" / "load_ops.py").write_text("raise SystemExit(3)")
     library = tmp_path / "fused" / "assets.extra" / "_vit_ops.so"
     data, image = encoded.every_format()[0]
-    classify, labels = prediction.load_classifier(found)
+    classify, labels = prediction.find_classifier(tmp_path)()
     outputs = classify(tf.constant([data]))
     assert labels == list(LABELS)
-    expected = preprocessing.to_probabilities(model(preprocessing(image)[None]))
+    expected = CLASSES.to_probabilities(model(preprocessing(image)[None]))
     np.testing.assert_allclose(outputs["probabilities"], expected, rtol=1e-4)
     assert str(library) not in pathlib.Path("/proc/self/maps").read_text()

@@ -14,7 +14,7 @@ from pipelines.serving import clean_process, clean_process_main
 from tests.checkout import ROOT
 from tests.pipelines import encoded
 from tests.pipelines.process import TIMEOUT, assert_user_error, run_command
-from tests.pipelines.serving.exports import LABELS, make
+from tests.pipelines.serving.exports import CLASSES, make
 
 pytestmark = pytest.mark.process
 
@@ -25,8 +25,8 @@ SERVICE = ROOT / "tests" / "pipelines" / "programs" / "service.py"
 def written(tmp_path_factory):
     """`(folder, where, printed)`: the command has exported a checkpoint, then it was moved."""
     folder = tmp_path_factory.mktemp("service")
-    model, preprocessing = make({}, {"labels": LABELS})
-    vit_tf.save_npz(model, folder / "model.npz", preprocessing)
+    model, preprocessing = make()
+    vit_tf.save_npz(model, folder / "model.npz", preprocessing, CLASSES)
     paths = ("--model", folder / "model.npz", "--output", folder / "new" / "out")
     done = run_command("export", "--format=both", *paths, cwd=folder)
     assert done.returncode == 0, done.stderr
@@ -77,7 +77,7 @@ def test_a_fused_export_needs_its_loader(served):
 
 @pytest.mark.parametrize("way", ["eager", "session", "fused"])
 def test_the_service_computes_what_the_model_computes(served, way):
-    model, preprocessing = make({}, {"labels": LABELS})
+    model, preprocessing = make()
     _, image = encoded.every_format()[0]
     logits = model(preprocessing(image)[None])[0]
     np.testing.assert_allclose(served[way], logits, rtol=0, atol=2e-5 * np.abs(logits).max())

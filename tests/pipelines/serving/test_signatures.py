@@ -5,32 +5,36 @@ import pytest
 import tensorflow as tf
 
 import custom_ops
+import vit_tf
 from custom_ops import reference
 from pipelines.serving import signatures
 from tests.pipelines import encoded
 from tests.pipelines.serving.exports import LABELS, assert_close, make, only
 from tests.vit_tf import tiny
 
-# name -> fields of the model, fields of its preprocessing. Images are 11 x 14, the grid is 2 x 3.
+# name -> fields of the model, fields of its preprocessing, labels. Images are 11 x 14, the grid is
+# 2 x 3.
 VARIANTS = {
     "axial": (
         tiny.AXIAL | {"representation_size": 7},
         {"resize": "squash", "resize_to": 20, "interpolation": "bicubic", "antialias": True}
         | {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)},
+        (),
     ),
     "bfloat16": (
         {"classifier": "gap", "dtype": "mixed_bfloat16"},
-        {"labels": LABELS, "resize": "resize_small", "resize_to": 20},
+        {"resize": "resize_small", "resize_to": 20},
+        LABELS,
     ),
 }
 
 
 @pytest.fixture(scope="module")
 def token(exported):
-    """The model, its preprocessing, the signatures of the export."""
+    """The model, its preprocessing, the signatures of the export, and its labels."""
     model, preprocessing, folder = exported
     loaded = tf.saved_model.load(folder / "portable")
-    yield model, preprocessing, dict(loaded.signatures)
+    yield model, preprocessing, dict(loaded.signatures), LABELS
     del loaded  # Until here it holds the variables of the signatures.
 
 
@@ -39,22 +43,24 @@ def variant(request):
     """The same of other models, without the seconds of an export and without files as input."""
     if request.param == "token":
         return request.getfixturevalue("token")
-    model, preprocessing = make(*VARIANTS[request.param])
+    fields, rule, labels = VARIANTS[request.param]
+    model, preprocessing = make(fields, rule)
     names = ("labels", "serving_default", "serving_uint8", "embed", "attend")
     with custom_ops.implementation("reference"):
-        made = only(*names)(model, preprocessing)
-        return model, preprocessing, {x: f.get_concrete_function() for x, f in made.items()}
+        made = only(*names)(model, preprocessing, vit_tf.Classes(labels=labels))
+        compute = {x: f.get_concrete_function() for x, f in made.items()}
+        return model, preprocessing, compute, labels
 
 
 def assert_classified(variant, outputs, images):
     """Checks that `outputs` are the predictions of the model for uint8 images of any sizes."""
-    model, preprocessing, _ = variant
+    model, preprocessing, _, names = variant
     inputs = tf.stack([preprocessing(image) for image in images])
     logits = model(inputs).numpy()
     assert_close(model, outputs["logits"], logits)
     exponents = np.exp(logits - logits.max(axis=1, keepdims=True))
     assert_close(model, outputs["probabilities"], exponents / exponents.sum(axis=1, keepdims=True))
-    labels = np.array([x.encode() for x in preprocessing.labels or ("0", "1", "2", "3", "4")])
+    labels = np.array([x.encode() for x in names or ("0", "1", "2", "3", "4")])
     probabilities = outputs["probabilities"].numpy()
     order = np.argsort(-probabilities, axis=1, kind="stable")
     assert outputs["top_classes"].numpy().tolist() == labels[order].tolist()
@@ -64,7 +70,7 @@ def assert_classified(variant, outputs, images):
 
 def test_interface(token):
     """The names, dtypes and shapes that clients depend on."""
-    _, _, compute = token
+    _, _, compute, _ = token
     images = {"images": tf.TensorSpec([None, None, None, 3], tf.float32, "images")}
     pixels = {"images": tf.TensorSpec([None, None, None, 3], tf.uint8, "images")}
     image_bytes = {"image_bytes": tf.TensorSpec([None], tf.string, "image_bytes")}
@@ -96,7 +102,7 @@ def test_interface(token):
 
 @pytest.mark.parametrize(("size", "batch"), [((11, 14), 3), ((37, 22), 1), ((1, 2), 1)])
 def test_images(variant, size, batch):
-    _, _, compute = variant
+    _, _, compute, _ = variant
     images = np.stack([encoded.pixels(*size, seed) for seed in range(batch)])
     as_float = compute["serving_default"](images=tf.constant(images, tf.float32))
     assert_classified(variant, as_float, images)
@@ -104,19 +110,20 @@ def test_images(variant, size, batch):
 
 
 def test_labels(variant):
-    _, preprocessing, compute = variant
+    _, _, compute, names = variant
     classes = compute["labels"]()["classes"].numpy()
-    assert [x.decode() for x in classes] == list(preprocessing.labels or "01234")
+    assert [x.decode() for x in classes] == list(names or "01234")
 
 
 @pytest.mark.parametrize("num_classes", [1, 8])
 def test_top_classes(num_classes):
     """At most five, the most probable first; the lower index first among equal ones."""
-    model, preprocessing = make({"num_classes": num_classes}, {"probabilities": "sigmoid"})
+    model, preprocessing = make({"num_classes": num_classes})
     model.head.kernel.assign(tf.zeros_like(model.head.kernel))
     bias = np.arange(num_classes) % 3
     model.head.bias.assign(bias)
-    classify = signatures.make_signatures(model, preprocessing)["serving_uint8"]
+    classes = vit_tf.Classes(activation="sigmoid")
+    classify = signatures.make_signatures(model, preprocessing, classes)["serving_uint8"]
     outputs = classify(encoded.pixels(20, 30)[None])
     order = np.argsort(-bias, kind="stable")[:5]
     assert outputs["top_classes"].numpy().tolist() == [[str(i).encode() for i in order]]
@@ -125,7 +132,7 @@ def test_top_classes(num_classes):
 
 
 def test_empty_batch(token):
-    _, _, compute = token
+    _, _, compute, _ = token
     for name, signature in compute.items():
         if name == "labels":
             continue
@@ -142,7 +149,7 @@ def test_empty_batch(token):
 
 def test_bytes(token):
     """A batch may mix formats and sizes."""
-    _, _, compute = token
+    _, _, compute, _ = token
     files, images = zip(*encoded.every_format(), strict=True)
     assert_classified(token, compute["serving_bytes"](image_bytes=files), images)
     lenient = compute["serving_bytes_lenient"](image_bytes=files)
@@ -151,7 +158,7 @@ def test_bytes(token):
 
 
 def test_bad_bytes_spoil_only_their_row(token):
-    _, _, compute = token
+    _, _, compute, _ = token
     bad = list((encoded.broken() | encoded.huge()).values())
     good, images = zip(*encoded.every_format()[:2], strict=True)
     files = [bad[0], good[0], *bad[1:], good[1]]
@@ -177,7 +184,7 @@ def test_bad_bytes_spoil_only_their_row(token):
     ],
 )
 def test_strict_bytes_begin_with_the_bad_elements(token, bad, said):
-    _, _, compute = token
+    _, _, compute, _ = token
     files = [b"" if i in bad else encoded.every_format()[0][0] for i in range(12)]
     with pytest.raises(tf.errors.InvalidArgumentError, match=f"failed: .{said}, .*JPEG") as raised:
         compute["serving_bytes"](image_bytes=files)
@@ -185,7 +192,7 @@ def test_strict_bytes_begin_with_the_bad_elements(token, bad, said):
 
 
 def test_embed(variant):
-    model, preprocessing, compute = variant
+    model, preprocessing, compute, _ = variant
     images = np.stack([encoded.pixels(25, 16, seed) for seed in range(2)])
     outputs = compute["embed"](images=tf.constant(images, tf.float32))
     features, _ = model.encode(model.embed(preprocessing(images)))
@@ -196,7 +203,7 @@ def test_embed(variant):
 
 
 def test_attend(variant):
-    model, preprocessing, compute = variant
+    model, preprocessing, compute, _ = variant
     images = np.stack([encoded.pixels(25, 16, seed) for seed in range(2)])
     outputs = compute["attend"](images=tf.constant(images, tf.float32))
     tokens = model.embed(preprocessing(images))

@@ -11,6 +11,7 @@ import pytest
 import vit_tf
 from pipelines.errors import UserError
 from pipelines.stored_models import model_source
+from pipelines.stored_models.stored_model import Opening
 from tests.pipelines.process import assert_user_error, run_command, run_module
 from tests.pipelines.stored_models import hostile_models
 from tests.vit_tf import tiny
@@ -99,14 +100,14 @@ def test_genuine_files_open(tmp_path, fields, dtype):
         for name, data in content.items():
             file.writestr(name, data)
     for name in ("model.keras", "again.keras"):
-        opened, preprocessing = model_source.open_model(model_source.find(tmp_path / name))
+        opened, preprocessing, _ = model_source.find(tmp_path / name).open_model()
         assert opened.config == model.config
         assert opened.dtype_policy.name == dtype
         assert preprocessing.image_size == model.config.image_size
         for received, expected in zip(opened.weights, model.weights, strict=True):
             assert received.dtype == expected.dtype
             np.testing.assert_array_equal(np.asarray(received), np.asarray(expected))
-    other, _ = model_source.open_model(model_source.find(tmp_path / "model.keras"), dtype="float32")
+    other = model_source.find(tmp_path / "model.keras").open_model(Opening("float32")).model
     assert other.dtype_policy.name == "float32"
 
 
@@ -117,7 +118,7 @@ def test_every_cut_of_a_file_is_refused(tmp_path):
     for length in [*range(0, len(data), len(data) // 40), *range(len(data) - 40, len(data))]:
         (tmp_path / "cut.keras").write_bytes(data[:length])
         with pytest.raises(UserError, match="cut.keras is not a model Keras can read"):
-            model_source.open_model(model_source.find(tmp_path / "cut.keras"))
+            model_source.find(tmp_path / "cut.keras").open_model()
 
 
 def test_changed_bytes_never_end_in_anything_but_a_sentence(tmp_path):
@@ -135,7 +136,7 @@ def test_changed_bytes_never_end_in_anything_but_a_sentence(tmp_path):
             changed[place] = random.integers(256)
         (tmp_path / "changed.keras").write_bytes(changed)
         try:
-            model_source.open_model(model_source.find(tmp_path / "changed.keras"))
+            model_source.find(tmp_path / "changed.keras").open_model()
         except UserError as error:
             assert "changed.keras" in str(error) and "\n" not in str(error)
             refused += 1
@@ -160,7 +161,7 @@ def test_a_sidecar_that_does_not_fit_its_file(tmp_path, section, field, value, m
     sidecar[section][field] = value
     (tmp_path / "model.npz.json").write_text(json.dumps(sidecar))
     with pytest.raises(UserError, match=message):
-        model_source.open_model(model_source.find(tmp_path / "model.npz"))
+        model_source.find(tmp_path / "model.npz").open_model()
 
 
 @pytest.mark.parametrize("dtype", ["int4", "float32 ", 3, ["float32"], {"module": "os"}])
@@ -169,7 +170,7 @@ def test_a_sidecar_with_another_dtype(tmp_path, dtype):
     sidecar = json.loads((tmp_path / "model.npz.json").read_text())
     (tmp_path / "model.npz.json").write_text(json.dumps(sidecar | {"dtype": dtype}))
     with pytest.raises(UserError, match="model.npz.json has dtype=.*Expected one of float32"):
-        model_source.open_model(model_source.find(tmp_path / "model.npz"))
+        model_source.find(tmp_path / "model.npz").open_model()
 
 
 def test_a_folder_that_is_no_workdir(tmp_path):

@@ -9,6 +9,10 @@ import tensorflow as tf
 
 import vit_tf
 from pipelines.stored_models import model_source
+from pipelines.stored_models.checkpoint import Checkpoint
+from pipelines.stored_models.keras_archive import KerasArchive
+from pipelines.stored_models.model_source import NpzFile
+from pipelines.stored_models.stored_model import Opening
 from pipelines.training.train import train
 from tests.pipelines.tiny import losses, one_device, tiny_experiment
 from tests.pipelines.training_runs import without_compiling
@@ -30,14 +34,14 @@ def run(tmp_path_factory):
 
 def test_mixed_precision_trains_and_keeps_float32_weights(run):
     assert len(losses(run)) == 4 and np.isfinite(losses(run)).all()
-    model, _ = model_source.open_model(model_source.find(run))
+    model = model_source.find(run).open_model().model
     assert {variable.dtype for variable in model.trainable_variables} == {"float32"}
 
 
 @pytest.mark.parametrize("kind", ["workdir", "old workdir", "checkpoint", "npz", "keras"])
 def test_models_open_from_every_source(run, tmp_path, kind):
     """In the dtype of training, which sidecars of earlier versions do not store."""
-    model, _ = model_source.open_model(model_source.find(run))
+    model = model_source.find(run).open_model().model
     assert model.dtype_policy.name == "mixed_bfloat16"
     path = {
         "workdir": run,
@@ -58,23 +62,22 @@ def test_models_open_from_every_source(run, tmp_path, kind):
         for name in ("final.npz", "final.npz.json"):
             (path / name).unlink()
     source = model_source.find(path)
-    assert source.kind == {"workdir": "npz", "old workdir": "npz"}.get(kind, kind)
-    assert model_source.has_preprocessing(source) == (kind != "keras")
-    opened, preprocessing = model_source.open_model(source)
+    assert type(source) is {"checkpoint": Checkpoint, "keras": KerasArchive}.get(kind, NpzFile)
+    assert source.has_preprocessing() == (kind != "keras")
+    opened, preprocessing, classes = source.open_model()
     assert opened.dtype_policy.name == "mixed_bfloat16"
-    for kinds in (None, {"probabilities": "sigmoid"}):
-        _, prepare = model_source.open_model(source, assumed=kinds)
-        assert model_source.probabilities(source, kinds) == prepare.probabilities
-    assert model_source.open_model(source, "float32")[0].dtype_policy.name == "float32"
+    for opening in (Opening(), Opening(activation="sigmoid")):
+        assert source.activation(opening) == source.open_model(opening).classes.activation
+    assert source.open_model(Opening("float32")).model.dtype_policy.name == "float32"
     images = tf.random.stateless_uniform([2, 12, 12, 3], [1, 2], -1, 1)
     np.testing.assert_array_equal(opened(images), model(images))
     assert preprocessing.image_size == (12, 12)
-    assert preprocessing.labels == (() if kind == "keras" else tuple("0123456789"))
+    assert classes.labels == (() if kind == "keras" else tuple("0123456789"))
     # Of a model that was trained with the sigmoid loss, which a .keras file does not store.
-    probability = preprocessing.to_probabilities(tf.zeros([1, 10]))[0, 0]
+    probability = classes.to_probabilities(tf.zeros([1, 10]))[0, 0]
     assert float(probability) == pytest.approx(0.1 if kind == "keras" else 0.5)
     fresh = vit_tf.create_model(model.config, dtype="mixed_bfloat16")
-    report = model_source.load(fresh, source, head="keep")
+    report = source.load_into(fresh, head="keep")
     assert not report.reset
     np.testing.assert_array_equal(fresh(images), model(images))
 
@@ -84,10 +87,10 @@ def test_safetensors_without_a_size_load_into_a_grid_that_is_no_square(tmp_path)
     donor = tiny.model(seed=1, heads=1, image_size=(11, 14), **safetensors_models.TIMM)
     model = tiny.model(seed=2, heads=1, image_size=(11, 14), **safetensors_models.TIMM)
     safetensors_models.save(donor, tmp_path, "timm")
-    assert model_source.probabilities(model_source.find(tmp_path)) == "softmax"
+    assert model_source.find(tmp_path).activation() == "softmax"
     for path in tmp_path.glob("*.json"):
         path.unlink()
-    report = model_source.load(model, model_source.find(tmp_path), head="keep")
+    report = model_source.find(tmp_path).load_into(model, head="keep")
     assert report.resized is None
     for ours, theirs in zip(tiny.values(model), tiny.values(donor), strict=True):
         np.testing.assert_array_equal(ours, theirs)
@@ -111,12 +114,12 @@ def test_initial_weights_are_converted_to_the_pixels_of_the_run(tmp_path, kind):
     pixels = np.random.default_rng(0).integers(0, 256, (3, 11, 14, 3), np.uint8)
     expected = donor(preprocessing.normalized(pixels)).numpy()
 
-    opened, stored = model_source.open_model(model_source.find(path))
+    opened, stored, _ = model_source.find(path).open_model()
     np.testing.assert_array_equal(opened(stored.normalized(pixels)), expected)
-    report = model_source.load(model, model_source.find(path), head="keep")
+    report = model_source.find(path).load_into(model, head="keep")
     assert report.converted
     np.testing.assert_allclose(model(pixels), expected, rtol=1e-4, atol=1e-4)
-    report = model_source.load(model, model_source.find(path), "keep", preprocessing)
+    report = model_source.find(path).load_into(model, "keep", preprocessing)
     assert not report.converted
     np.testing.assert_array_equal(model(preprocessing.normalized(pixels)), expected)
 
@@ -130,7 +133,7 @@ def test_weights_of_an_unknown_pixel_range_are_not_converted(tmp_path, kind):
         donor.save(path)
     model = tiny.model(seed=2)
     preprocessing = vit_tf.Preprocessing(image_size=(11, 14), mean=(0.4, 0.5, 0.6))
-    report = model_source.load(model, model_source.find(path), "keep", preprocessing)
+    report = model_source.find(path).load_into(model, "keep", preprocessing)
     assert not report.converted
     for ours, theirs in zip(tiny.values(model), tiny.values(donor), strict=True):
         np.testing.assert_array_equal(ours, theirs)

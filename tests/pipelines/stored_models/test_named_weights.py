@@ -78,7 +78,7 @@ def test_predict_prints_words(donor, published, photo, command):
 def test_weights_of_a_name_load_into_another_model(donor, published):
     """As `finetune --init_from` does it."""
     model = vit_tf.create_model(tiny_experiment().model.config(3))
-    report = model_source.load(model, model_source.find("augreg/tiny"))
+    report = model_source.find("augreg/tiny").load_into(model)
     assert report.reset == ["head/kernel", "head/bias"]
     np.testing.assert_array_equal(model.norm.gamma, donor.norm.gamma)
 
@@ -86,7 +86,7 @@ def test_weights_of_a_name_load_into_another_model(donor, published):
 def test_published_files_are_known_by_their_names(published, tmp_path):
     def labels(name):
         shutil.copy(published, tmp_path / name)
-        return model_source.open_model(model_source.find(tmp_path / name))[1].labels
+        return model_source.find(tmp_path / name).open_model().classes.labels
 
     assert labels("ViT-B_16.npz") == CLASSES
     assert labels("mine.npz") == ()
@@ -101,8 +101,8 @@ def test_folders_of_imagenet_have_the_same_classes(tmp_path, command):
         (tmp_path / "data" / "test" / name / "a.png").write_bytes(image)
     model = vit_tf.create_model(tiny_experiment().model.config(3))
     for labels, code in ((CLASSES[:3], 0), (CLASSES[1:4], 2)):
-        preprocessing = vit_tf.Preprocessing(image_size=(12, 12), labels=labels)
-        vit_tf.save_npz(model, tmp_path / "model.npz", preprocessing)
+        described = vit_tf.Preprocessing(image_size=(12, 12)), vit_tf.Classes(labels=labels)
+        vit_tf.save_npz(model, tmp_path / "model.npz", *described)
         data = ("--set=data.name=folder:data", "--set=data.eval_split=test")
         result = command("evaluate", "--model=model.npz", *data)
         assert result.returncode == code, result.stderr

@@ -11,6 +11,8 @@ import tensorflow as tf
 
 from pipelines.serving import clean_process
 from pipelines.stored_models import model_source
+from pipelines.stored_models.checkpoint import Checkpoint
+from pipelines.stored_models.model_source import NpzFile
 from tests.pipelines.process import assert_user_error
 from tests.pipelines.serving.exports import call_here
 from tests.pipelines.stored_models.weights_choice import (
@@ -63,14 +65,14 @@ def test_the_average_in_a_checkpoint_is_the_one_that_is_written(runs, tmp_path):
     for choice, file in (("ema", "ema.npz"), ("final", "final.npz")):
         from_checkpoint = model_source.find(tmp_path / "run", choice)
         written = model_source.find(runs / "ended", choice)
-        assert (from_checkpoint.kind, written.kind) == ("checkpoint", "npz")
+        assert (type(from_checkpoint), type(written)) == (Checkpoint, NpzFile)
         assert written.path == str(runs / "ended" / file)
-        ours, _ = model_source.open_model(from_checkpoint)
-        theirs, preprocessing = model_source.open_model(written)
+        ours = from_checkpoint.open_model().model
+        theirs, *described = written.open_model()
         assert len(ours.weights) == len(theirs.weights) > 15
         for a, b in zip(ours.weights, theirs.weights, strict=True):
             np.testing.assert_array_equal(a, b)
-        assert preprocessing == model_source.open_model(from_checkpoint)[1]
+        assert described == list(from_checkpoint.open_model()[1:])
 
 
 def test_predict(runs, command):
@@ -95,7 +97,7 @@ def test_an_export_has_the_average_and_no_choice(runs, command, monkeypatch, tmp
     logits = {}
     for choice in ("final", "ema"):
         source = model_source.find(runs / "unfinished", choice)
-        model, preprocessing = model_source.open_model(source)
+        model, preprocessing, _ = source.open_model()
         logits[choice] = model(preprocessing(images)).numpy()
     np.testing.assert_allclose(served["logits"], logits["ema"], rtol=0, atol=1e-5)
     assert np.abs(logits["ema"] - logits["final"]).max() > 1e-2

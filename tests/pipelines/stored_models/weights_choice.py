@@ -49,8 +49,8 @@ def assert_finetunes_from(command, run, source, choice, said):
     assert said in finetune(command, run, source, choice, 1)
     experiment = Workdir(run).read_experiment()
     assert (experiment.init_from, experiment.init_weights) == (str(source), choice)
-    expected, _ = model_source.open_model(model_source.find(source, choice))
-    trained, _ = model_source.open_model(model_source.find(run))
+    expected = model_source.find(source, choice).open_model().model
+    trained = model_source.find(run).open_model().model
     for a, b in zip(trained.weights, expected.weights, strict=True):
         if "head" not in a.path:
             np.testing.assert_array_equal(a, b)

@@ -108,7 +108,7 @@ def train_data(experiment):
         source=source,
         sampling=experiment.sampling(),
         augmentation=experiment.data,
-        preprocessing=experiment.preprocessing(source.labels),
+        preprocessing=experiment.preprocessing(),
     )
 
 

@@ -54,7 +54,7 @@ def run(tmp_path_factory):
 def test_accuracies_are_those_of_the_averaged_weights(run):
     logged = lines(run)
     assert list(logged) == [0, 2, 4]
-    model, preprocessing = model_source.open_model(model_source.find(run, "ema"))
+    model, preprocessing, _ = model_source.find(run, "ema").open_model()
     # The whole split, although the run trains on a fifth of it.
     features = []
     for split in ("train[:200]", "test[:100]"):

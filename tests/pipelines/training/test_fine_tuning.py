@@ -34,7 +34,7 @@ def test_every_kind_of_file_brings_its_architecture(initial, photos, kind):
     assert chosen.model.dtype == source.dtype_policy.name
     assert len(said) == 2 and str(path) in said[0]
     model = vit_tf.create_model(chosen.model.config(2), dtype=chosen.model.dtype)
-    report = model_source.load(model, model_source.find(path), head="reset")
+    report = model_source.find(path).load_into(model, head="reset")
     assert all(key.startswith(("head/", "pre_logits/", "resnet/head/")) for key in report.dropped)
     heads = sum("head" in key for key in report.reset)
     assert heads == len(report.reset) == 2
@@ -303,4 +303,4 @@ def test_a_headless_model_is_fine_tuned(tmp_path, photos):
     assert not any(key.startswith("head") for key in read(path))
     chosen, _ = choose(f"init_from={path}", f"data.name=folder:{photos}")
     model = vit_tf.create_model(chosen.model.config(2))
-    assert model_source.load(model, model_source.find(path)).reset == ["head/kernel", "head/bias"]
+    assert model_source.find(path).load_into(model).reset == ["head/kernel", "head/bias"]

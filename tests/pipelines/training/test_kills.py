@@ -71,7 +71,10 @@ def _log(workdir):
     ("function", "command"),
     [
         ("pipelines.training.train.build_trainer", ["pretrain", "--workdir=run", *as_flags()]),
-        ("pipelines.stored_models.model_source.open_model", ["evaluate", "--model=shipped"]),
+        (
+            "pipelines.stored_models.stored_model.StoredModel.open_model",
+            ["evaluate", "--model=shipped"],
+        ),
     ],
     ids=["training", "evaluation"],
 )

@@ -79,9 +79,9 @@ def test_results_are_the_encoder_and_pictures(run):
     keys = arrays(run)
     assert not [key for key in keys if "head" in key or "prediction" in key or "mask" in key]
     for weights in ("final", "ema", "best"):
-        model, preprocessing = model_source.open_model(model_source.find(run, weights))
-        assert model.config.num_classes == 0 and preprocessing.labels == ()
-    final, _ = model_source.open_model(model_source.find(run))
+        model, _, classes = model_source.find(run, weights).open_model()
+        assert model.config.num_classes == 0 and classes.labels == ()
+    final = model_source.find(run).open_model().model
     kernel = final.patch_embedding.kernel.numpy().reshape(-1)
     np.testing.assert_array_equal(keys["embedding/kernel"].reshape(-1), kernel)
     assert vit_tf.cost.parameters(final.config) == final.count_params()

@@ -13,6 +13,7 @@ from pipelines.evaluation import evaluation_step
 from pipelines.evaluation.evaluate import evaluate
 from pipelines.runs.workdir import Workdir
 from pipelines.stored_models import model_source
+from pipelines.stored_models.stored_model import StoredModel
 from tests.pipelines.encoded import encode
 from tests.pipelines.process import assert_user_error
 from tests.pipelines.tiny import as_flags, two_replicas
@@ -69,12 +70,12 @@ def test_train_evaluate_and_predict(pictures, command, uncompiled):
 
     # Against a plain loop; and again on two replicas, with padding.
     source = model_source.find(pictures / "run")
-    model, prepare = model_source.open_model(source)
+    model, prepare, classes = source.open_model()
     test = open_source(f"list:{pictures}/list.csv", "test")
     examples = test.read(range(10))
     logits = model(tf.stack([prepare(decode_image(image)) for image in examples.images])).numpy()
     targets = np.stack([np.isin(range(4), labels) for labels in examples.labels]).astype(float)
-    assert prepare.labels == NAMES
+    assert classes.labels == NAMES
     logits = logits.astype(np.float64)
     loss = (np.log1p(np.exp(logits)) - logits * targets).sum(axis=1).mean()
     labelled = targets.any(axis=1)
@@ -107,7 +108,7 @@ def test_softmax_is_refused_when_the_data_are_opened(command, pictures):
 
 
 def test_softmax_is_refused_before_a_model_is_opened(command, monkeypatch):
-    monkeypatch.setattr(model_source, "open_model", lambda *_, **__: pytest.fail("too late"))
+    monkeypatch.setattr(StoredModel, "open_model", lambda *_, **__: pytest.fail("too late"))
     result = command("evaluate", "--model=shipped", "--set=data.name=list:list.csv")
     assert_user_error(result, "list.csv has lists of labels per image")
 

@@ -13,6 +13,8 @@ from pipelines.errors import Interrupted, RunError, UserError
 from pipelines.runs import checkpoints, progress
 from pipelines.runs.workdir import Workdir
 from pipelines.stored_models import model_source
+from pipelines.stored_models.checkpoint import Checkpoint
+from pipelines.stored_models.model_source import NpzFile
 from pipelines.tasks.task import task_of
 from pipelines.training import loop
 from pipelines.training.dry_run import dry_run
@@ -119,7 +121,7 @@ def test_a_run_is_made_longer_by_extend_only(copy, monkeypatch, logged, uncompil
         train(shorter, copy, one_device(), Request(extend=True))
     assert all(np.array_equal(before[key], value) for key, value in arrays(copy).items())
     assert Workdir(copy).read_experiment().train.steps == 12
-    assert model_source.find(copy).kind == "npz"
+    assert isinstance(model_source.find(copy), NpzFile)
 
     def killed(self):
         raise KeyboardInterrupt  # in place of SIGKILL
@@ -130,7 +132,7 @@ def test_a_run_is_made_longer_by_extend_only(copy, monkeypatch, logged, uncompil
         with pytest.raises(KeyboardInterrupt):
             train(longer, copy, one_device(), Request(extend=True))
     assert not (copy / "final.npz").exists() and not (copy / "ema.npz.json").exists()
-    assert model_source.find(copy).kind == "checkpoint"
+    assert isinstance(model_source.find(copy), Checkpoint)
     # The cosine was at its end, and is now in the middle.
     now = 0.025 * (1 + np.cos(np.pi * (12 - 3) / (24 - 3)))
     assert f"rate at step 12: 0.00e+00 -> {now:.2e}\n" in logged.take()

@@ -48,19 +48,21 @@ def arrays(model):
     return found
 
 
-def save(model, path, layout, preprocessing=None):
+def save(model, path, layout, preprocessing=None, classes=None):
     """Writes a model; returns the notes about settings that the layout does not store."""
     values = arrays(model)
     preprocessing = preprocessing or vit_tf.Preprocessing(image_size=model.config.image_size)
     shapes = {key: value.shape for key, value in values.items()}
-    return write(path, layout, model.config, preprocessing, values.get, shapes)
+    return write(path, layout, model.config, preprocessing, values.get, shapes, classes)
 
 
-def write(path, layout, config, preprocessing, read, shapes):
+def write(path, layout, config, preprocessing, read, shapes, classes=None):
     """Writes the values of `read` for the keys of `shapes`."""
     module = layout_module(config, layout)
     weights = types.SimpleNamespace(read=read, shapes=shapes)
-    return write_checkpoint(path, module, config, preprocessing, weights)
+    return write_checkpoint(
+        path, module, config, preprocessing, classes or vit_tf.Classes(), weights
+    )
 
 
 def rewrite(path, change):

@@ -11,21 +11,21 @@ from tests.vit_tf.checkpoints.npz_files import params_of, saved
 from vit_tf.weights import load_checkpoint, model_weights, open_checkpoint
 
 BIT = vit_tf.ResNetConfig(stage_depths=(1,), width=0.5, image_size=32, num_classes=5)
-LABELS = ("a", "b", "c", "d", "e")
+CLASSES = vit_tf.Classes(labels=("a", "b", "c", "d", "e"))
 
 
 def written(model, folder, layout):
     """The path of a saved model with preprocessing, and that preprocessing."""
     # The other layouts always mean antialiasing.
     preprocessing = vit_tf.Preprocessing(
-        image_size=model.config.image_size, labels=LABELS, antialias=layout != "published"
+        image_size=model.config.image_size, antialias=layout != "published"
     )
     if layout == "published":
         path = folder / "model.npz"
-        vit_tf.save_npz(model, path, preprocessing)
+        vit_tf.save_npz(model, path, preprocessing, CLASSES)
     else:
         path = folder / "model"
-        vit_tf.save_safetensors(model, path, layout, preprocessing)
+        vit_tf.save_safetensors(model, path, layout, preprocessing, CLASSES)
     return path, preprocessing
 
 
@@ -37,7 +37,7 @@ def test_attributes_of_every_format(layout, tmp_path):
         assert checkpoint.path == str(path)
         assert checkpoint.layout == layout
         assert checkpoint.config == checkpoint.trained_config == model.config
-        assert checkpoint.preprocessing == preprocessing
+        assert (checkpoint.preprocessing, checkpoint.classes) == (preprocessing, CLASSES)
         assert checkpoint.grid == model.grid == (2, 3)
         assert checkpoint.notes == []
         expected = params_of(model)

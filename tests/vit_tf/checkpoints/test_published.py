@@ -20,6 +20,7 @@ from tests.vit_tf.checkpoints.npz_files import (
     saved,
     write,
 )
+from vit_tf.checkpoints.sidecar import read_sidecar
 from vit_tf.weights import published_entries
 
 FORMS = {
@@ -234,15 +235,24 @@ def test_square_config_without_sidecar(tmp_path):
 
 def test_sidecar_holds_what_the_layout_has_no_place_for(tmp_path):
     model = tiny.shared(dropout=0.1, implementation="reference")
-    preprocessing = vit_tf.Preprocessing(image_size=(11, 14), labels=("a", "b", "c", "d", "é"))
+    preprocessing = vit_tf.Preprocessing(image_size=(11, 14))
+    classes = vit_tf.Classes(labels=("a", "b", "c", "d", "é"), activation="sigmoid")
     path = tmp_path / "model.npz"
-    vit_tf.save_npz(model, path, preprocessing=preprocessing)
+    vit_tf.save_npz(model, path, preprocessing, classes)
     sidecar = json.loads((tmp_path / "model.npz.json").read_text())
     assert sidecar["grid"] == [2, 3]
     assert vit_tf.ViTConfig.from_dict(sidecar["config"]) == model.config.replace(
         implementation="auto"
     )
-    assert vit_tf.Preprocessing.from_dict(sidecar["preprocessing"]) == preprocessing
+    assert sidecar["preprocessing"] == {
+        "image_size": [11, 14],
+        "resize": "direct",
+        "resize_to": None,
+        "labels": ["a", "b", "c", "d", "é"],
+        "probabilities": "sigmoid",
+    }
+    stored = read_sidecar(path)
+    assert (stored.preprocessing, stored.classes) == (preprocessing, classes)
     assert sorted(tmp_path.iterdir()) == [path, tmp_path / "model.npz.json"]
 
 

@@ -70,17 +70,17 @@ def test_round_trip_is_bitwise(tmp_path, name):
     preprocessing = vit_tf.Preprocessing(
         image_size=config.image_size,
         antialias=True,
-        labels=[f"class {k}" for k in range(config.num_classes)],
     )
-    safetensors_models.save(model, tmp_path, layout, preprocessing)
+    classes = vit_tf.Classes(labels=[f"class {k}" for k in range(config.num_classes)])
+    safetensors_models.save(model, tmp_path, layout, preprocessing, classes)
     again, checkpoint = safetensors_models.load(tmp_path)
     assert checkpoint.layout == layout
     assert checkpoint.config == config
-    assert checkpoint.preprocessing == preprocessing
+    assert (checkpoint.preprocessing, checkpoint.classes) == (preprocessing, classes)
     for ours, theirs in zip(tiny.values(model), tiny.values(again), strict=True):
         np.testing.assert_array_equal(ours, theirs)
     # Writes the loaded model again: the same bytes.
-    safetensors_models.save(again, tmp_path / "again", layout, preprocessing)
+    safetensors_models.save(again, tmp_path / "again", layout, preprocessing, classes)
     for file in ("model.safetensors", "config.json"):
         assert (tmp_path / file).read_bytes() == (tmp_path / "again" / file).read_bytes()
 

@@ -143,23 +143,31 @@ def test_crop_fraction_of_timm_is_the_shortest_decimal(tmp_path, side, resize_to
     )
     notes = []
     config = tiny.config(image_size=side, patch_size=32)
-    written = pretrained_json(config, preprocessing, notes, "first", "head", True)
+    written = pretrained_json(
+        config,
+        preprocessing,
+        vit_tf.Classes(),
+        notes,
+        first_conv="first",
+        classifier="head",
+        fixed_size=True,
+    )
     assert (written["crop_pct"], written["crop_mode"]) == (stated, "center")
 
 
 def test_labels_are_the_names_of_all_classes_or_none(tmp_path):
     path = tmp_path / "config.json"
     safetensors_models.save(tiny.shared(), tmp_path, "huggingface")
-    assert safetensors_models.load(tmp_path)[1].preprocessing.labels == ()  # placeholders
+    assert safetensors_models.load(tmp_path)[1].classes.labels == ()  # placeholders
     safetensors_models.change(path, id2label={str(k): f"class {k}" for k in (4, 3, 2, 1, 0)})
     labels = tuple(f"class {k}" for k in range(5))
-    assert safetensors_models.load(tmp_path)[1].preprocessing.labels == labels
+    assert safetensors_models.load(tmp_path)[1].classes.labels == labels
     safetensors_models.change(
         path, id2label={"0": "one", "7": "two"}, problem_type="multi_label_classification"
     )
     checkpoint = safetensors_models.load(tmp_path)[1]
-    assert checkpoint.preprocessing.labels == ()
-    assert checkpoint.preprocessing.probabilities == "sigmoid"
+    assert checkpoint.classes.labels == ()
+    assert checkpoint.classes.activation == "sigmoid"
     assert any("labels dropped" in note for note in checkpoint.notes)
 
 

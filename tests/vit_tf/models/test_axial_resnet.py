@@ -104,8 +104,8 @@ def test_a_state_dict_survives_the_way_there_and_back(state, folder, tmp_path):
     with open_checkpoint(folder) as checkpoint:
         model = vit_tf.create_model(checkpoint.config)
     vit_tf.load_safetensors(model, folder, head="keep")
-    preprocessing = vit_tf.Preprocessing(image_size=SIZE, labels=tuple("abcde"))
-    notes = vit_tf.save_safetensors(model, tmp_path / "b", "axial_deeplab", preprocessing)
+    described = vit_tf.Preprocessing(image_size=SIZE), vit_tf.Classes(labels=tuple("abcde"))
+    notes = vit_tf.save_safetensors(model, tmp_path / "b", "axial_deeplab", *described)
     assert any("flatten_index" in note for note in notes)
     again = safetensors.numpy.load_file(tmp_path / "b" / "model.safetensors")
     floats = {name: value for name, value in state.items() if value.dtype == np.float32}
@@ -113,7 +113,8 @@ def test_a_state_dict_survives_the_way_there_and_back(state, folder, tmp_path):
     for name, value in floats.items():
         np.testing.assert_array_equal(again[name], value)
     with open_checkpoint(tmp_path / "b") as checkpoint:
-        assert (checkpoint.config, checkpoint.preprocessing) == (model.config, preprocessing)
+        assert checkpoint.config == model.config
+        assert (checkpoint.preprocessing, checkpoint.classes) == described
         assert not checkpoint.notes
 
 

@@ -30,8 +30,8 @@ def test_old_models_give_their_logits(name):
         model = keras.models.load_model(OLD / name)
     else:
         with vit_tf.weights.open_checkpoint(OLD / name) as checkpoint:
-            config, rule = checkpoint.config, checkpoint.preprocessing
-        assert rule.labels == ("a", "b", "c", "d", "e")
+            config, classes = checkpoint.config, checkpoint.classes
+        assert classes.labels == ("a", "b", "c", "d", "e")
         model = vit_tf.create_model(config, weights=OLD / name)
     with np.load(OLD / "vit_logits.npz") as file:
         images, logits = file["images"], file["logits"]

@@ -133,7 +133,7 @@ def test_the_model_can_be_freed():
 @pytest.fixture(scope="module")
 def trained():
     """The shipped model, all images of the test split, and its logits for them, float32."""
-    model, preprocessing = model_source.open_model(model_source.find(model_source.SHIPPED))
+    model, preprocessing, _ = model_source.find(model_source.SHIPPED).open_model()
     files = [digits.png_image(index)[0] for index in digits.split_indices("test")]
     decoded = tf.data.Dataset.from_tensor_slices(files).map(
         lambda x: preprocessing(decode_image(x))

@@ -38,8 +38,10 @@ def modules():
 
 
 def preprocessing():
-    rule = vit_tf.Preprocessing(image_size=(8, 8), labels=("a", "b"))
+    rule = vit_tf.Preprocessing(image_size=(8, 8))
     assert vit_tf.Preprocessing.from_dict(rule.to_dict()) == rule
+    classes = vit_tf.Classes(labels=("a", "b"))
+    assert vit_tf.Classes.from_dict(classes.to_dict()) == classes
 
 
 def local_files():

@@ -23,9 +23,9 @@ def write(folder):
     """Writes the files to an existing folder."""
     model = tiny.model(seed=7, layers=1, representation_size=7, activation="gelu_erf")
     images = tiny.images(dtype="uint8")
-    rule = vit_tf.Preprocessing(image_size=(11, 14), labels=tuple("abcde"))
+    rule = vit_tf.Preprocessing(image_size=(11, 14))
     model.save(folder / "vit.keras")
-    vit_tf.save_npz(model, folder / "vit.npz", rule)
+    vit_tf.save_npz(model, folder / "vit.npz", rule, vit_tf.Classes(labels=tuple("abcde")))
     np.savez_compressed(folder / "vit_logits.npz", images=images, logits=model(images))
     ops = definitions.of_library().items()
     lines = ",\n".join(f' "{name}": {json.dumps(definition)}' for name, definition in ops)

@@ -17,7 +17,7 @@ from vit_tf.checkpoints.published.npz_archive import NpzArchive
 from vit_tf.checkpoints.published.vit_positions import POSITIONS
 from vit_tf.checkpoints.sidecar import read_sidecar
 from vit_tf.config import ModelConfig
-from vit_tf.preprocessing import Preprocessing
+from vit_tf.preprocessing import Classes, Preprocessing
 
 _PREFIXES = ("opt/target/", "params/img/", "params/", "")
 _STACKED_BLOCKS = "Transformer/encoderblock/"
@@ -163,6 +163,11 @@ class PublishedCheckpoint:
                 f"reads {self.config.image_size}. Restore or delete the sidecar."
             )
         return preprocessing
+
+    @property
+    def classes(self) -> Classes | None:
+        """The `Classes` from the sidecar; None without sidecar."""
+        return self._sidecar.classes
 
 
 def _canonical_names(shapes, mappings, path):

@@ -2,7 +2,7 @@
 
 A layout has a module for each family of models that it supports. All modules have the functions
 `recognizes(names)`, `read(path, shapes, folder, own_grid) -> ReadPlan` and
-`write(config, preprocessing) -> WritePlan`. Both plans consist of rules between the layout's
-tensors and the published arrays; a rule works in both directions. Settings that shapes do not show
-are in the JSON files beside the weights.
+`write(config, preprocessing, classes) -> WritePlan`. Both plans consist of rules between the
+layout's tensors and the published arrays; a rule works in both directions. Settings that shapes do
+not show are in the JSON files beside the weights.
 """

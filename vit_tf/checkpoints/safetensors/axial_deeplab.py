@@ -19,9 +19,10 @@ from vit_tf.checkpoints.safetensors.rules import (
     linear,
     renamed,
 )
+from vit_tf.checkpoints.sidecar import stored_fields
 from vit_tf.config import AxialResNetConfig
 from vit_tf.files.json_object import JsonObject, read_json_object
-from vit_tf.preprocessing import Preprocessing
+from vit_tf.preprocessing import Classes, Preprocessing
 
 # Buffers of PyTorch that follow from the sizes or have no effect on the outputs.
 _BUFFERS = ("num_batches_tracked", "flatten_index")
@@ -68,15 +69,18 @@ def read(path, shapes, folder, own_grid) -> ReadPlan:
     if "image_size" in stated:
         try:
             preprocessing = Preprocessing.from_dict(settings.raw("preprocessing"))
-            structure.checked_labels(preprocessing, config.num_classes)
+            classes = Classes.from_dict(settings.raw("preprocessing"))
+            structure.checked_labels(classes, config.num_classes)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{stated.path}: {error}") from None
     else:
         notes.append("the preprocessing is not stated: direct resize, no class names")
         preprocessing = structure.preprocessing(path, config.image_size, notes)
+        classes = Classes()
     return ReadPlan(
         config=config,
         preprocessing=preprocessing,
+        classes=classes,
         notes=notes,
         rules=_rules(config),
         aliases=aliases,
@@ -86,7 +90,7 @@ def read(path, shapes, folder, own_grid) -> ReadPlan:
     )
 
 
-def write(config, preprocessing) -> WritePlan:
+def write(config, preprocessing, classes) -> WritePlan:
     """Plans how to write a model.
 
     Raises:
@@ -96,7 +100,7 @@ def write(config, preprocessing) -> WritePlan:
         raise _cannot("its norms are BatchNorm, here GroupNorm")
     if config.batch_norm_epsilon != _EPSILON:
         raise _cannot(f"its BatchNorm has epsilon {_EPSILON}, here {config.batch_norm_epsilon}")
-    structure.checked_labels(preprocessing, config.num_classes)
+    structure.checked_labels(classes, config.num_classes)
     notes = [
         "the buffers flatten_index and num_batches_tracked are left out: load with strict=False"
     ]
@@ -105,7 +109,7 @@ def write(config, preprocessing) -> WritePlan:
     settings = {
         "pixel_mean": list(config.pixel_mean),
         "pixel_deviation": list(config.pixel_deviation),
-        "preprocessing": preprocessing.to_dict(),
+        "preprocessing": stored_fields(preprocessing, classes),
     }
     return WritePlan(_rules(config), {"config.json": settings}, notes)
 

@@ -28,7 +28,7 @@ class SafetensorsCheckpoint:
         config, trained_config: a `ModelConfig`, with the source's activation and
             epsilons.
         grid: (rows, columns) of the position table; None for a model without patches.
-        preprocessing: `Preprocessing` for that model.
+        preprocessing, classes: `Preprocessing` and `Classes` of that model.
         shapes: canonical key -> shape.
         path, notes: see `vit_tf.checkpoints`.
 
@@ -56,7 +56,8 @@ class SafetensorsCheckpoint:
             raise
         self.config = self.trained_config = plan.config
         self.grid = plan.config.grid
-        self.preprocessing, self.notes = plan.preprocessing, plan.notes
+        self.preprocessing, self.classes = plan.preprocessing, plan.classes
+        self.notes = plan.notes
         self.shapes = {key: shape for rule in plan.rules for key, shape in rule.shapes.items()}
         self._rules = {key: rule for rule in plan.rules for key in rule.shapes}
         self._last = None, {}

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from vit_tf.config import ModelConfig
-from vit_tf.preprocessing import Preprocessing
+from vit_tf.preprocessing import Classes, Preprocessing
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -37,6 +37,7 @@ class ReadPlan:
     Attributes:
         config: configuration of the model.
         preprocessing: `Preprocessing` of the model.
+        classes: its `Classes`.
         notes: assumptions, and what cannot be kept, one sentence each.
         rules: all tensors of the model.
         aliases: name in a rule -> name in the file, where they differ.
@@ -45,6 +46,7 @@ class ReadPlan:
 
     config: ModelConfig
     preprocessing: Preprocessing
+    classes: Classes
     notes: list[str]
     rules: list[Rule]
     aliases: dict[str, str] = dataclasses.field(default_factory=dict)

@@ -161,9 +161,9 @@ def note_resize(preprocessing, exact, notes):
         )
 
 
-def checked_labels(preprocessing, num_classes) -> tuple[str, ...]:
-    """The labels; raises unless there are none, or one for each class."""
-    labels = preprocessing.labels
+def checked_labels(classes, num_classes) -> tuple[str, ...]:
+    """The labels of `Classes`; raises unless there are none, or one for each class."""
+    labels = classes.labels
     if labels and len(labels) != num_classes:
         raise ValueError(
             f"There are {len(labels)} labels for {num_classes} classes. Pass one for each, or none."

@@ -10,7 +10,7 @@ from vit_tf.checkpoints.safetensors.safetensors_file import WEIGHTS_NAME, write_
 from vit_tf.files.atomic_file import write_atomically
 
 
-def write_checkpoint(path, module, config, preprocessing, weights) -> list[str]:
+def write_checkpoint(path, module, config, preprocessing, classes, weights) -> list[str]:
     """Writes a model as a folder that Hugging Face transformers or timm loads.
 
     Each file is written completely or not at all, the weights first. Arrays are read one at a time.
@@ -19,7 +19,7 @@ def write_checkpoint(path, module, config, preprocessing, weights) -> list[str]:
         path: the folder; it is created if it does not exist.
         module: the layout's module for the family; see `vit_tf.checkpoints.safetensors`.
         config: configuration of the model.
-        preprocessing: its `Preprocessing`.
+        preprocessing, classes: its `Preprocessing` and `Classes`.
         weights: has `shapes`, canonical published key -> shape, and `read(key)`.
 
     Returns:
@@ -34,7 +34,7 @@ def write_checkpoint(path, module, config, preprocessing, weights) -> list[str]:
             f"The preprocessing makes images of {preprocessing.image_size}, the model reads "
             f"{config.image_size}. They must be equal."
         )
-    plan = module.write(config, preprocessing)
+    plan = module.write(config, preprocessing, classes)
     _check_arrays(plan, weights.shapes)
     contents = _encoded(plan.files)
     folder = pathlib.Path(path)

@@ -53,22 +53,21 @@ def read_labels(settings, num_classes, notes):
     return () if labels == tuple(f"LABEL_{key}" for key in keys) else labels
 
 
-def read_preprocessing(settings, size, notes, **fields):
+def read_preprocessing(settings, size, notes):
     """Our `Preprocessing` for the image processor; without settings, for ViT's defaults.
 
     Args:
         settings: the `preprocessor_config.json`, or None.
         size: (height, width) of the model's images.
         notes: list to which a sentence is added for each assumption and difference.
-        **fields: further fields of `Preprocessing`.
     """
     if settings is None:
         notes.append(
             "there is no preprocessor_config.json: direct bilinear resize, pixels in [-1, 1]"
         )
-        fields |= structure.interpolation("bilinear", notes)
+        fields = structure.interpolation("bilinear", notes)
         return structure.preprocessing("config.json", size, notes, **fields)
-    fields |= _range(settings)
+    fields = _range(settings)
     resize, resize_to, given = "direct", None, size
     if settings.flag("do_resize", True):
         resample = settings.integer("resample", 2)
@@ -123,13 +122,13 @@ def _crop(settings, size):
     return settings.sides("crop_size", size)
 
 
-def model_json(config, preprocessing) -> dict:
+def model_json(config, classes) -> dict:
     """The contents of `config.json`."""
-    labels = structure.checked_labels(preprocessing, config.num_classes)
+    labels = structure.checked_labels(classes, config.num_classes)
     labels = labels or [f"LABEL_{index}" for index in range(config.num_classes)]
     activations = {ours: theirs for theirs, ours in reversed(_ACTIVATIONS.items())}
     height, width = config.image_size
-    multiple = preprocessing.probabilities == "sigmoid"
+    multiple = classes.activation == "sigmoid"
     return {
         "architectures": ["ViTForImageClassification" if config.num_classes else "ViTModel"],
         "model_type": "vit",

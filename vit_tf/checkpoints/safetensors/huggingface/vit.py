@@ -19,6 +19,7 @@ from vit_tf.checkpoints.safetensors.rules import (
 )
 from vit_tf.config import ViTConfig
 from vit_tf.files.json_object import read_json_object
+from vit_tf.preprocessing import Classes
 
 _PATCHES = "embeddings.patch_embeddings.projection"
 _TABLE = "embeddings.position_embeddings"
@@ -74,8 +75,10 @@ def read(path, shapes, folder, own_grid) -> ReadPlan:
         read_json_object(os.path.join(folder, "preprocessor_config.json")),
         config.image_size,
         notes,
+    )
+    classes = Classes(
         labels=labels,
-        probabilities="sigmoid" if problem == "multi_label_classification" else "softmax",
+        activation="sigmoid" if problem == "multi_label_classification" else "softmax",
     )
     ignored = {"embeddings.mask_token": "mask token", "decoder.": "decoder"}
     if config.num_classes:
@@ -86,6 +89,7 @@ def read(path, shapes, folder, own_grid) -> ReadPlan:
     return ReadPlan(
         config=config,
         preprocessing=preprocessing,
+        classes=classes,
         notes=notes,
         rules=_rules(config),
         aliases=aliases,
@@ -93,7 +97,7 @@ def read(path, shapes, folder, own_grid) -> ReadPlan:
     )
 
 
-def write(config, preprocessing) -> WritePlan:
+def write(config, preprocessing, classes) -> WritePlan:
     """Plans how to write a model.
 
     Raises:
@@ -121,7 +125,7 @@ def write(config, preprocessing) -> WritePlan:
         notes.append("sincos_2d positions: written as a table")
         extra[POSITIONS] = structure.sincos_table(config)
     files = {
-        "config.json": config_json.model_json(config, preprocessing),
+        "config.json": config_json.model_json(config, classes),
         "preprocessor_config.json": config_json.preprocessor_json(preprocessing, notes),
     }
     prefix = "vit." if config.num_classes else ""

@@ -7,6 +7,7 @@ import re
 from vit_tf.checkpoints.safetensors import structure
 from vit_tf.files.json_object import JsonObject, read_json_object
 from vit_tf.images.value_range import MEAN, STD
+from vit_tf.preprocessing import Classes
 
 # Names of tensors of models that vit_tf cannot express, and why.
 INEXPRESSIBLE_TENSORS = [
@@ -99,11 +100,7 @@ class ConfigJson:
 
     def preprocessing(self, config, notes):
         """Our `Preprocessing` for timm's evaluation transform."""
-        size, labels = config.image_size, ()
-        for section in (self.settings, self.pretrained):
-            names = section.raw("label_names")
-            if isinstance(names, list) and all(isinstance(name, str) for name in names):
-                labels = tuple(names) if len(names) == config.num_classes else ()
+        size = config.image_size
         assumed = {"mean": "0.5", "std": "0.5", "crop_pct": "1, a direct resize"}
         for name, value in (assumed | {"interpolation": "bicubic"}).items():
             if name not in self.pretrained:
@@ -116,8 +113,16 @@ class ConfigJson:
             **structure.interpolation(self.pretrained.text("interpolation", "bicubic"), notes),
             mean=self.pretrained.numbers("mean", 3, MEAN),
             std=self.pretrained.numbers("std", 3, STD),
-            labels=labels,
         )
+
+    def classes(self, num_classes):
+        """Our `Classes`."""
+        labels = ()
+        for section in (self.settings, self.pretrained):
+            names = section.raw("label_names")
+            if isinstance(names, list) and all(isinstance(name, str) for name in names):
+                labels = tuple(names) if len(names) == num_classes else ()
+        return Classes(labels=labels)
 
     def _crop(self, size, notes):
         """`resize` and `resize_to` of `Preprocessing`."""
@@ -148,17 +153,17 @@ def read_config_json(folder) -> ConfigJson:
     return ConfigJson(read_json_object(path) or JsonObject(path, {}))
 
 
-def pretrained_json(config, preprocessing, notes, first_conv, classifier, fixed_input_size):
+def pretrained_json(config, preprocessing, classes, notes, *, first_conv, classifier, fixed_size):
     """The contents of the section `pretrained_cfg`.
 
     Args:
         config: configuration of the model.
-        preprocessing: `Preprocessing` of the model.
+        preprocessing, classes: `Preprocessing` and `Classes` of the model.
         notes: list to which a sentence is added for each setting that the section cannot store.
         first_conv, classifier: names of the first and the last layer.
-        fixed_input_size: whether the model reads images of one size only.
+        fixed_size: whether the model reads images of one size only.
     """
-    if preprocessing.probabilities == "sigmoid":
+    if classes.activation == "sigmoid":
         notes.append("the layout cannot state that probabilities are sigmoids")
     height, width = config.image_size
     crop, mode = 1.0, "squash"
@@ -169,10 +174,10 @@ def pretrained_json(config, preprocessing, notes, first_conv, classifier, fixed_
         else:
             notes.append("timm crops squares only: it resizes these images directly")
     structure.note_resize(preprocessing, ("direct", "center", "squash"), notes)
-    labels = structure.checked_labels(preprocessing, config.num_classes)
+    labels = structure.checked_labels(classes, config.num_classes)
     return {
         "input_size": [3, height, width],
-        "fixed_input_size": fixed_input_size,
+        "fixed_input_size": fixed_size,
         "interpolation": {"area": "box"}.get(name := preprocessing.interpolation, name),
         "crop_pct": crop,
         "crop_mode": mode,

@@ -63,11 +63,16 @@ def read(path, shapes, folder, own_grid) -> ReadPlan:
         )
     config = _config(path, shapes, stated.image_size, notes)
     structure.check_stated(stated.settings, "num_classes", config.num_classes)
-    preprocessing = stated.preprocessing(config, notes)
-    return ReadPlan(config=config, preprocessing=preprocessing, notes=notes, rules=_rules(config))
+    return ReadPlan(
+        config=config,
+        preprocessing=stated.preprocessing(config, notes),
+        classes=stated.classes(config.num_classes),
+        notes=notes,
+        rules=_rules(config),
+    )
 
 
-def write(config, preprocessing) -> WritePlan:
+def write(config, preprocessing, classes) -> WritePlan:
     """Plans how to write a model.
 
     Raises:
@@ -89,10 +94,11 @@ def write(config, preprocessing) -> WritePlan:
         "pretrained_cfg": pretrained_json(
             config,
             preprocessing,
+            classes,
             notes,
             first_conv="stem.conv",
             classifier="head.fc",
-            fixed_input_size=False,
+            fixed_size=False,
         ),
     }
     return WritePlan(_rules(config), {"config.json": settings}, notes)

@@ -74,16 +74,16 @@ def read(path, shapes, folder, own_grid) -> ReadPlan:
     heads, activation = heads_and_activation(stated, width, is_hybrid, notes)
     config, class_slot = _config(path, shapes, heads, activation, stated, notes, own_grid)
     structure.check_stated(stated.settings, "num_classes", config.num_classes)
-    preprocessing = stated.preprocessing(config, notes)
     return ReadPlan(
         config=config,
-        preprocessing=preprocessing,
+        preprocessing=stated.preprocessing(config, notes),
+        classes=stated.classes(config.num_classes),
         notes=notes,
         rules=rules(config, class_slot),
     )
 
 
-def write(config, preprocessing) -> WritePlan:
+def write(config, preprocessing, classes) -> WritePlan:
     """Plans how to write a model.
 
     Raises:
@@ -112,10 +112,11 @@ def write(config, preprocessing) -> WritePlan:
         "pretrained_cfg": pretrained_json(
             config,
             preprocessing,
+            classes,
             notes,
             first_conv=first,
             classifier="head",
-            fixed_input_size=True,
+            fixed_size=True,
         ),
     }
     return WritePlan(rules(config), {"config.json": settings}, notes, extra)

@@ -6,7 +6,6 @@ import tensorflow as tf
 
 from pipelines.data import pipeline
 from pipelines.data.sources.arrays import ArraySource
-from pipelines.data.transforms.byte_images import for_batches
 from tests.pipelines.data.batches import to_numpy, train_dataset
 from vit_tf.preprocessing import Preprocessing
 
@@ -27,20 +26,20 @@ def source(pixels):
 
 
 def _train(source, dtype, image_size=SIZE, antialias=False, **options):
-    preprocessing = Preprocessing(image_size=image_size, antialias=antialias)
+    preprocessing = Preprocessing(image_size=image_size, antialias=antialias, dtype=dtype)
     dataset = train_dataset(
         source,
         batch_size=8,
         shuffle_window=9,
         seed=3,
-        preprocessing=for_batches(preprocessing, dtype),
+        preprocessing=preprocessing,
         **options,
     )
     return dataset, to_numpy(dataset.take(2 * COUNT // 8))
 
 
 def _evaluate(source, dtype, **fields):
-    preprocessing = for_batches(Preprocessing(**{"image_size": SIZE} | fields), dtype)
+    preprocessing = Preprocessing(**{"image_size": SIZE, "dtype": dtype} | fields)
     return pipeline.eval_dataset(source, batch_size=8, preprocessing=preprocessing)
 
 

@@ -1,0 +1,167 @@
+"""The base class of the readers: one for each kind of file or folder that holds a model."""
+
+import contextlib
+import dataclasses
+import logging
+import typing
+from typing import Any
+
+import custom_ops
+import vit_tf
+from custom_ops import dispatch
+from pipelines.data.labels.label_file import check_count
+from pipelines.errors import UserError
+from pipelines.runs.workdir import Workdir
+from vit_tf import packing
+from vit_tf.checkpoints.sidecar import read_sidecar
+from vit_tf.pretrained.class_names import class_names
+from vit_tf.pretrained.records import find_file_record
+from vit_tf.weights import LoadReport, load_checkpoint, model_weights
+
+_log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Opening:
+    """How a model is opened.
+
+    Attributes:
+        dtype: Keras dtype policy; None is the policy of training, or the global policy if the file
+            does not store it.
+        packed: whether its weights are packed for inference, if `vit_tf.pack_model` covers it.
+        assumed: fields of `vit_tf.Preprocessing` by name, for a file that stores none.
+        activation: that of `vit_tf.Classes`, for such a file.
+    """
+
+    dtype: str | None = None
+    packed: bool = False
+    assumed: dict[str, Any] = dataclasses.field(default_factory=dict)
+    activation: str = "softmax"
+
+
+AS_TRAINED = Opening()
+
+
+class OpenedModel(typing.NamedTuple):
+    """A model with its weights, how images become its input, and what its logits mean."""
+
+    model: Any
+    preprocessing: vit_tf.Preprocessing
+    classes: vit_tf.Classes
+
+
+@contextlib.contextmanager
+def _user_errors():
+    """Raises errors about the contents of a file as `UserError`."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise UserError(str(error)) from None
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredModel:
+    """A model on disk that was found, but not read yet. `model_source.find` makes it.
+
+    A subclass defines `_read_config` and `_open`, which may raise `ValueError`, and replaces what
+    reads the sidecar if it has none. Methods raise `UserError` if the files are damaged or do not
+    hold a model of `vit_tf`.
+
+    Attributes:
+        name: name for messages: the path or name that the user gave, and the step of a checkpoint.
+        path: file or folder to read; for a checkpoint, the prefix of its files.
+        workdir: the run that wrote the model, or None.
+        labels: class names that replace the stored ones; () keeps those.
+    """
+
+    name: str
+    path: str
+    workdir: Workdir | None = None
+    labels: tuple[str, ...] = ()
+
+    def has_preprocessing(self) -> bool:
+        """Whether the preprocessing is stored; otherwise `open_model` assumes one."""
+        with _user_errors():
+            return read_sidecar(self.path).preprocessing is not None
+
+    def read_config(self) -> tuple:
+        """Configuration, dtype policy and preprocessing, without the weights; None: not stored."""
+        with _user_errors():
+            return self._read_config()
+
+    def activation(self, opening=AS_TRAINED) -> str:
+        """What `open_model` returns as `classes.activation`, without reading the weights."""
+        with _user_errors():
+            return self._read_activation(opening)
+
+    def open_model(self, opening=AS_TRAINED) -> OpenedModel:
+        """Builds the model, with its weights, preprocessing and classes.
+
+        If no preprocessing is stored, the preprocessing of the reference code (direct resize) is
+        used. Then classes have names if the file has the name and the number of classes of
+        published weights. Call it in the scope of the strategy that the model will run under.
+
+        Args:
+            opening: see `Opening`. The model is a `vit_tf.models.PackedModel` if packed weights are
+                wanted and `vit_tf.pack_model` covers it.
+
+        Raises:
+            UserError: if the number of labels is wrong, or the weights are to be packed and the
+                compiled ops do not run here.
+        """
+        if opening.packed and (reason := _why_not_compiled()):
+            raise UserError(
+                f"--fused needs the compiled ops, but {reason}. Leave --fused out to use "
+                "TensorFlow's own."
+            )
+        with _user_errors():
+            model, preprocessing, classes = self._open(opening)
+        if self.labels:
+            check_count(self.labels, model.config.num_classes)
+            classes = dataclasses.replace(classes, labels=self.labels)
+        if opening.packed:
+            model, coverage = packing.packed_or_same(model)
+            _log.info(f"packed: {coverage}")
+        return OpenedModel(model, preprocessing, classes)
+
+    def load_into(self, model, head="reset", preprocessing=None) -> LoadReport:
+        """Loads the weights into a model and resizes position embeddings.
+
+        Args:
+            model: the model.
+            head, preprocessing: see `vit_tf.load_npz`.
+
+        Raises:
+            UserError: if the weights do not fit the model. The model is then unchanged.
+        """
+        with _user_errors():
+            return self._load(model, head, preprocessing)
+
+    def _read_activation(self, opening):
+        return (read_sidecar(self.path).classes or opening).activation
+
+    def _assume(self, config, opening) -> tuple[vit_tf.Preprocessing, vit_tf.Classes]:
+        """Preprocessing and classes for a file that stores none."""
+        published = find_file_record(self.path, config.num_classes)
+        labels = class_names(config.num_classes) if published else ()
+        classes = vit_tf.Classes(labels=labels, activation=opening.activation)
+        return vit_tf.Preprocessing(image_size=config.image_size, **opening.assumed), classes
+
+    def _load(self, model, head, preprocessing):
+        donor, prepared, _ = self.open_model()
+        stated = prepared if self.has_preprocessing() else None
+        arrays = model_weights(donor, self.name, stated)
+        return load_checkpoint(model, arrays, head, preprocessing=preprocessing)
+
+
+def _why_not_compiled():
+    """The reason why ops that are called here do not run compiled, or None if they do."""
+    try:
+        if dispatch.ops_for(None, has_cuda=False) is not None:
+            return None
+    except ValueError as error:
+        return str(error).rstrip(".")
+    choice, origin = dispatch.requested(None)
+    if choice == "reference":
+        return f"{origin} chooses TensorFlow's own"
+    return custom_ops.describe()["reason"] or "they are for CPUs, and a GPU or TPU is in use"
