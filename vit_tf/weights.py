@@ -14,7 +14,8 @@ from vit_tf.checkpoints import loading
 from vit_tf.checkpoints.input_range import for_range
 from vit_tf.checkpoints.loading import LoadReport
 from vit_tf.checkpoints.published.checkpoint import PublishedCheckpoint, as_released
-from vit_tf.checkpoints.published.entries import Entry, ModelWeights
+from vit_tf.checkpoints.published.model_rules import ModelWeights
+from vit_tf.checkpoints.rule import Rule
 from vit_tf.checkpoints.safetensors.checkpoint import SafetensorsCheckpoint
 from vit_tf.checkpoints.safetensors.writing import write_checkpoint
 from vit_tf.checkpoints.sidecar import write_sidecar
@@ -203,18 +204,19 @@ def model_weights(model, name="", preprocessing=None) -> ModelWeights:
         name: where the model is from, for messages.
         preprocessing: its `Preprocessing`; None if it is unknown.
     """
-    return ModelWeights(model, published_entries(model), name, preprocessing)
+    return ModelWeights(model, published_rules(model), name, preprocessing)
 
 
-def published_entries(model) -> list[Entry]:
+def published_rules(model) -> list[Rule]:
     """The published arrays that hold each variable of a model."""
-    return family_of(model.config).published.entries(model)
+    return family_of(model.config).published.rules(model)
 
 
 def published_arrays(model):
     """Yields `(published key, float32 array)` for all weights of a model."""
-    for entry in published_entries(model):
-        yield from entry.arrays().items()
+    weights = model_weights(model)
+    for key in weights.shapes:
+        yield key, weights.read(key)
 
 
 def _open_published(path):

@@ -3,7 +3,7 @@
 import json
 import os
 
-from vit_tf.checkpoints.grids import check_grid
+from vit_tf.checkpoints.shapes import check_grid
 from vit_tf.config import ModelConfig
 from vit_tf.config.dtypes import POLICIES
 from vit_tf.files.atomic_file import write_atomically

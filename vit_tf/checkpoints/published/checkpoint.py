@@ -12,9 +12,9 @@ import re
 
 import numpy as np
 
-from vit_tf.checkpoints.messages import summarize
 from vit_tf.checkpoints.published.npz_archive import NpzArchive
 from vit_tf.checkpoints.published.vit_positions import POSITIONS
+from vit_tf.checkpoints.shapes import summarize
 from vit_tf.checkpoints.sidecar import read_sidecar
 from vit_tf.config import ModelConfig
 from vit_tf.preprocessing import Classes, Preprocessing

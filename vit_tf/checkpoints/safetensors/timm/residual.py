@@ -3,12 +3,14 @@
 `f` is the width of a residual unit's bottleneck; a unit returns `4 f` channels.
 """
 
+import dataclasses
 import re
 
 import numpy as np
 
-from vit_tf.checkpoints.safetensors import structure
-from vit_tf.checkpoints.safetensors.rules import Rule, convolution
+from vit_tf.checkpoints.rule import Rule
+from vit_tf.checkpoints.safetensors import infer_config
+from vit_tf.checkpoints.safetensors.rules import convolution
 from vit_tf.checkpoints.safetensors.timm.config_json import cannot
 
 # Kernels are standardised as (w - mean) / sqrt(variance + 1e-8), in hybrids and BiT models alike.
@@ -18,9 +20,9 @@ EPSILONS = {"group_norm_epsilon": 1e-5, "variance_epsilon": 1e-8, "deviation_eps
 def stage_depths(shapes, prefix) -> tuple[int, ...]:
     """How many residual units each stage has."""
     prefix = re.escape(prefix)
-    stages = structure.how_many(shapes, rf"{prefix}\.(\d+)\.")
+    stages = infer_config.how_many(shapes, rf"{prefix}\.(\d+)\.")
     return tuple(
-        structure.how_many(shapes, rf"{prefix}\.{stage}\.blocks\.(\d+)\.")
+        infer_config.how_many(shapes, rf"{prefix}\.{stage}\.blocks\.(\d+)\.")
         for stage in range(stages)
     )
 
@@ -46,11 +48,8 @@ def standardized(config, name, key, shape) -> Rule:
     epsilons = config.variance_epsilon, config.deviation_epsilon
     if epsilons == (EPSILONS["variance_epsilon"], EPSILONS["deviation_epsilon"]):
         return rule
-    return Rule(
-        rule.names,
-        rule.shapes,
-        rule.pack,
-        lambda arrays: rule.unpack([rescaled(arrays[0], *epsilons)]),
+    return dataclasses.replace(
+        rule, to_tensor=lambda arrays: rule.to_tensor([rescaled(arrays[0], *epsilons)])
     )
 
 

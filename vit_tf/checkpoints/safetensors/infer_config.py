@@ -3,7 +3,7 @@
 import math
 import re
 
-from vit_tf.checkpoints.grids import square_grid
+from vit_tf.checkpoints.shapes import square_grid
 from vit_tf.layers.positions import SinCosPositions
 from vit_tf.preprocessing import MAX_SIDE, Preprocessing, ResizeRule
 
