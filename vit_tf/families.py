@@ -35,7 +35,7 @@ class Family:
 
     @property
     def cost(self):
-        """The function `parts(config, size, fused)`: costs of an image by part; see `cost.py`."""
+        """The function `parts(config, size, compiled)`: costs of an image by part."""
         return _resolve(self.cost_path)
 
     @property

@@ -6,7 +6,7 @@ import keras
 import tensorflow as tf
 
 from vit_tf.layers import StandardizedKernels
-from vit_tf.models.inner_layers import all_layers
+from vit_tf.models.image_model import all_layers
 
 
 @contextlib.contextmanager

@@ -227,7 +227,7 @@ def _batch(examples, model, replicas, batch=None):
     """
     config = model.config(num_classes=1)
     # GPUs run the reference, which stores the weights of attention.
-    bytes_per_image = cost.activation_bytes(config, 1, model.dtype, fused=False)
+    bytes_per_image = cost.activation_bytes(config, 1, model.dtype, compiled=False)
     room = max(1, int(_ACTIVATION_BYTES // bytes_per_image))
     is_whole = config.uses_batch_statistics  # Cannot be split into micro-batches.
     if batch is None:

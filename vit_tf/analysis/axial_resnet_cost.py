@@ -18,9 +18,9 @@ from vit_tf.analysis.layer_costs import (
 from vit_tf.config import AxialResNetConfig
 
 
-def parts(config: AxialResNetConfig, size, fused) -> dict[str, Cost]:
-    """Costs of an image by part; `fused` has no effect, see `vit_cost.parts`."""
-    del fused
+def parts(config: AxialResNetConfig, size, compiled) -> dict[str, Cost]:
+    """Costs of an image by part; `compiled` has no effect, see `vit_cost.parts`."""
+    del compiled
     channels, sides = config.root_channels, halved(config.image_size)
     pixels, padded = sides[0] * sides[1], (sides[0] + 2) * (sides[1] + 2)
     image = 3 * (config.image_size[0] + 6) * (config.image_size[1] + 6)

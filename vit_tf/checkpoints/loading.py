@@ -111,7 +111,7 @@ def load_checkpoint(model, checkpoint, mapping, head, source_grid=None) -> LoadR
 
 def _check_trained_fields(config, trained, mapping, path):
     """Raises for weights that fit, but with which the model would compute something else."""
-    if type(config) is not type(trained):
+    if trained is None or trained.family != config.family:
         return  # Unknown, or of another family: then the arrays do not fit at all.
     ours, theirs = mapping.trained_fields(config), mapping.trained_fields(trained)
     for name in [name for name in ours if name in theirs]:

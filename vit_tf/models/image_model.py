@@ -1,4 +1,4 @@
-"""The base class of the Keras models of all families."""
+"""The base class of the Keras models of all families, and the list of all layers inside one."""
 
 import functools
 import typing
@@ -126,3 +126,23 @@ class ImageModel(keras.Model):
             f"<{type(self).__name__} name={self.name}, image_size={self.config.image_size}, "
             f"num_classes={self.config.num_classes}, parameters={self.count_params():,}>"
         )
+
+
+def all_layers(model) -> list:
+    """A model, or a layer, and all layers inside it, each once; of a list, those of its items.
+
+    `layers` lists the layers of a model. Keras has no such list for other layers: they are found
+    among the attributes, also in lists, tuples and dictionaries.
+    """
+    found, waiting = {}, [model]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, keras.layers.Layer) and id(value) not in found:
+            found[id(value)] = value
+            inside = value.layers if isinstance(value, keras.Model) else vars(value).values()
+            waiting += [
+                x for x in inside if isinstance(x, keras.layers.Layer | list | tuple | dict)
+            ]
+        elif isinstance(value, list | tuple | dict):
+            waiting += value.values() if isinstance(value, dict) else value
+    return list(found.values())

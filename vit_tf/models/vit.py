@@ -169,7 +169,7 @@ class VisionTransformer(TokenClassifier, ImageModel):
         return units | {"stem": list(units.values())[-1]} if units else {}
 
     def call(self, images, training=False):
-        # The same as encode(embed(images)), with class token and positions fused into the op.
+        # The same as encode(embed(images)), with class token and positions added in the same op.
         in_stem = self.config.position_injection == "stem"
         tokens = self.patch_embedding(
             self._patch_source(images),

@@ -4,7 +4,7 @@ import keras
 import pytest
 
 import vit_tf
-from vit_tf.config.dtypes import POLICIES, SYNONYMS
+from vit_tf.config.checks import POLICIES, SYNONYMS
 from vit_tf.config.near_names import did_you_mean
 
 KNOWN = ["hidden_size", "mlp_size", "image_size", "ViT-B/16"]

@@ -135,7 +135,7 @@ class PublishedCheckpoint:
         found, claimed = self.inferred_config, self.trained_config
         if claimed is None:
             return found
-        if type(claimed) is not type(found):
+        if claimed.family != found.family:
             raise ValueError(
                 f"{self._sidecar.path} describes a model of the family {claimed.family!r}, the "
                 f"arrays of {self.path} are of {found.family!r}. Restore or delete the sidecar."

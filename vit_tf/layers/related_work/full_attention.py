@@ -5,9 +5,8 @@ import tensorflow as tf
 
 import custom_ops
 from custom_ops import dispatch
-from vit_tf.layers.related_work.relative import by_place
 from vit_tf.layers.related_work.spatial_layer import HeadsLayer, known_sides
-from vit_tf.layers.related_work.windows import sizes
+from vit_tf.layers.related_work.windows import by_place, sizes
 
 
 @keras.saving.register_keras_serializable(package="vit_tf")
