@@ -28,7 +28,7 @@ def macs(config: ModelConfig) -> int:
     """Multiply-accumulates of the forward pass of one image (docs/paper.md L.1).
 
     Counts convolutions (padded zeros included), dense layers and both products of attention.
-    Norms, softmax, GELU, pooling by mean or maximum, biases and the standardisation of kernels are
+    Norms, softmax, GELU, pooling by mean or maximum, biases and the standardization of kernels are
     not counted: well under 1 % of ViT-B/16.
     """
     return _total(config).macs
@@ -128,7 +128,7 @@ def activation_bytes(
     shortcut in memory. Elementwise operations run in place if possible. Not counted: a few numbers
     per row or channel, and the images before the cast to `dtype`.
 
-    Weights, and their copies in `dtype` or after standardisation, are not counted.
+    Weights, and their copies in `dtype` or after standardization, are not counted.
 
     Args:
         config: configuration of the model.

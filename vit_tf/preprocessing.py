@@ -35,10 +35,10 @@ class Preprocessing:
     Attributes:
         image_size: (height, width) of the result, in pixels.
         resize: "direct" stretches to `image_size`, aspect not kept (as in the reference code).
-            "resize_small" brings the shorter side to `resize_to` and takes the centre;
+            "resize_small" brings the shorter side to `resize_to` and takes the center;
             "shortest_edge" and "center" do the same with the rounding of sides and offsets of
             Hugging Face and of timm, which differs by at most a pixel. "squash" stretches to
-            `resize_to` x `resize_to` and takes the centre (timm).
+            `resize_to` x `resize_to` and takes the center (timm).
         resize_to: side before the central crop, in pixels; not with "direct".
         crop_fraction: only an argument, instead of `resize_to`: the part of that side which the
             longer side of `image_size` keeps; `resize_to` is their quotient, rounded down.

@@ -3,7 +3,7 @@
 All systems load the same random weights, made from one published `.npz`, and their logits are
 first compared with those of this project's reference implementation. Exports of this project are
 called with uint8 images (`serving_uint8`, preprocessing and all outputs included), the others with
-float input that is normalised beforehand. In every round, each system in turn runs for --seconds,
+float input that is normalized beforehand. In every round, each system in turn runs for --seconds,
 after an untimed call unless that takes as long, while the processes of all others are stopped; then
 the peak of the processor is measured. Processes are pinned to as many CPUs as there are threads. A
 system that takes more than five times as long as the fastest is timed in the first round only.

@@ -89,7 +89,7 @@ PAIRS = {
     ],
 )
 def test_no_function_of_a_wide_instruction_set_is_shared(tmp_path, isa, source):
-    """The linker keeps one copy of an inline function. Without optimisation all of them appear."""
+    """The linker keeps one copy of an inline function. Without optimization all of them appear."""
     flags = [*build_plan.sources()["ISA_COPTS"][isa], f"-DVIT_ISA={isa}", "-std=c++17", "-O0"]
     compiler = build_plan.find_compiler()
     if isa not in build_plan.isas(compiler):

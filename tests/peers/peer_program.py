@@ -140,9 +140,9 @@ def keep(path, model, size, output=lambda out: out, pixels=HALF):
 
 def run(model, images, output=lambda out: out, pixels=HALF):
     mean, std = (np.asarray(values) for values in pixels)
-    normalised = (images / 255 - mean) / std
+    normalized = (images / 255 - mean) / std
     with torch.no_grad():
-        given = torch.from_numpy(normalised.transpose(0, 3, 1, 2).astype(np.float32))
+        given = torch.from_numpy(normalized.transpose(0, 3, 1, 2).astype(np.float32))
         return output(model.eval()(given)).numpy()
 
 

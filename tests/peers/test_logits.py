@@ -128,7 +128,7 @@ def test_models_of_the_peers_give_the_same_logits_here(made, name):
 def test_our_models_give_the_same_logits_there(loaded, name):
     path = loaded / name
     check_close(np.load(path / "received.npy"), np.load(path / "expected.npy"))
-    # The other direction: the same arrays; standardised kernels by value.
+    # The other direction: the same arrays; standardized kernels by value.
     model, _ = safetensors_models.load(path)
     check_close(model(np.load(path / "images.npy")).numpy(), np.load(path / "expected.npy"))
 

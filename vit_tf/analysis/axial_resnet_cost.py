@@ -70,7 +70,7 @@ def _attention(config, sizes, size, shortcut):
     """Attention; `sizes` are its channels, its pixels and the pixels of a line."""
     filters, pixels, span = sizes
     values, maps = filters // config.heads, config.heads * pixels * span
-    # The values wait while the logits are normalised.
+    # The values wait while the logits are normalized.
     wait = shortcut + size * filters * pixels
     return (
         conv(1, filters, 2 * filters, pixels)

@@ -22,7 +22,7 @@ SPATIAL = (
 QUADRATIC = ("augmented", "full")
 # Heads of every kind of attention.
 HEADS = 8
-# Side of the neighbourhood of "stand_alone".
+# Side of the neighborhood of "stand_alone".
 KERNEL_SIZE = 7
 # Pixels of a block of "local_1d"; rows and columns of a block of "local_2d", and how far its memory
 # extends. Both forms read 256 pixels. Not from the paper, whose sizes are for other maps.

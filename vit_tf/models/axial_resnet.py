@@ -69,7 +69,7 @@ class AxialResNet(ImageModel):
         return [[self.root, self.root_norm], *self.config.by_stage(self.unit_layers), top]
 
     def standardized_convs(self):
-        """No layers: the kernels are not standardised; see `StandardizedKernels`."""
+        """No layers: the kernels are not standardized; see `StandardizedKernels`."""
         return []
 
     def call(self, images, training=False):

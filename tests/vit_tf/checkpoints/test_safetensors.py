@@ -316,17 +316,17 @@ def test_padded_convolutions_cannot_be_converted(tmp_path):
 
 
 @pytest.mark.parametrize(("a", "b"), [(0.0, 1e-5), (1e-10, 0.0), (1e-5, 1e-3)])
-def test_rescaled_kernels_standardise_alike(a, b):
+def test_rescaled_kernels_standardize_alike(a, b):
     kernel = np.random.default_rng(0).normal(0.003, 0.01, (3, 3, 4, 5))
     kernel[..., 1] *= 1e-3
     kernel[..., 2] = 0.5  # a filter without variance
 
-    def centred(array):
+    def centered(array):
         return array - array.mean(axis=(0, 1, 2)), array.var(axis=(0, 1, 2))
 
-    rest, variance = centred(kernel)
+    rest, variance = centered(kernel)
     expected = rest / (np.sqrt(variance + a) + b)
-    rest, variance = centred(rescaled(kernel, a, b).astype("f8"))
+    rest, variance = centered(rescaled(kernel, a, b).astype("f8"))
     np.testing.assert_allclose(rest / np.sqrt(variance + 1e-8), expected, atol=1e-6, rtol=1e-5)
 
 

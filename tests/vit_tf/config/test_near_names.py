@@ -1,4 +1,4 @@
-"""Hints for misspelt names."""
+"""Hints for misspelled names."""
 
 import keras
 import pytest

@@ -62,7 +62,7 @@ def read(path, shapes, folder, own_grid) -> ReadPlan:
     shapes = {name: shapes[alias] for name, alias in aliases.items()}
     notes, settings = [], read_json_object(os.path.join(folder, "config.json"))
     if settings is None:
-        notes.append("there is no config.json: pixels are normalised as by ImageNet's statistics")
+        notes.append("there is no config.json: pixels are normalized as by ImageNet's statistics")
         settings = JsonObject(os.path.join(folder, "config.json"), {})
     stated = settings.section("preprocessing")
     config = _config(path, shapes, settings, stated)

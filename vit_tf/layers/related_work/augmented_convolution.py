@@ -19,7 +19,7 @@ class AugmentedConvolution(SpatialLayer):
     embeddings `r` and `c` of row and column offsets are shared by all heads. Attention makes
     `value_fraction` of the filters, rounded to a multiple of the heads, and projects them once
     more; the convolution makes the others. As in the rest of this family, the kernel of the
-    convolution is standardised. Time and memory of the attention grow with the square of the number
+    convolution is standardized. Time and memory of the attention grow with the square of the number
     of pixels.
 
     Args:

@@ -12,12 +12,12 @@ from vit_tf.preprocessing import Classes
 # Names of tensors of models that vit_tf cannot express, and why.
 INEXPRESSIBLE_TENSORS = [
     (r"\.(ls[12]\.gamma|gamma_[12])$", "it has layer scale"),
-    (r"\.[qk]_norm\.", "it normalises queries and keys"),
+    (r"\.[qk]_norm\.", "it normalizes queries and keys"),
     (r"^reg_token$", "it has register tokens"),
     (r"^(dist_token|head_dist\.)", "it has a distillation token"),
-    (r"^fc_norm\.", "it normalises the mean of the tokens, and vit_tf averages normalised tokens"),
-    (r"^norm_pre\.", "it normalises the tokens before the first block (CLIP)"),
-    (r"^patch_embed\.norm\.", "it normalises the patch embeddings"),
+    (r"^fc_norm\.", "it normalizes the mean of the tokens, and vit_tf averages normalized tokens"),
+    (r"^norm_pre\.", "it normalizes the tokens before the first block (CLIP)"),
+    (r"^patch_embed\.norm\.", "it normalizes the patch embeddings"),
     (r"\.(attn|mlp)\.norm\.", "it has norms inside its blocks"),
     (r"\.mlp\.(w12|w3|fc1_[gx])\.", "its MLP is gated (SwiGLU)"),
     (r"\.attn\.(gate\.|q_proj\.|q_bias|v_bias)", "its attention is not one qkv layer with a bias"),
