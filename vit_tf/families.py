@@ -1,7 +1,7 @@
 """The families of models: one entry for each, with everything in which families differ.
 
 The public functions (`create.py`, `weights.py`, `cost.py`) find the entry by the class of a
-configuration, and pass what they need from it as arguments. To add a family, add an entry.
+configuration, and pass parts of it as arguments. To add a family, add an entry.
 """
 
 import dataclasses

@@ -36,7 +36,7 @@ def packed_or_same(model):
     """Packs a model in its compute dtype if `pack_model` covers it.
 
     Returns:
-        The `PackedModel`, or the model itself; and what is packed of it, in words.
+        The `PackedModel`, or the model itself; and a description of its packed parts.
     """
     if reason := why_not_packed(model):
         return model, f"no blocks: {reason}"

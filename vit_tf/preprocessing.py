@@ -1,4 +1,4 @@
-"""What is stored with weights: how an image becomes a model's input, and what its logits mean.
+"""Settings stored with weights: how an image becomes a model's input, and what its logits mean.
 
 Training, evaluation, prediction and exported models share these definitions, because a model that
 is served with another resize or value range loses accuracy without any error. Files hold the fields
@@ -21,7 +21,7 @@ Interpolation = Literal["bilinear", "bicubic", "area"]
 MAX_SIDE = 16384
 # The keys of `Classes` in files.
 _CLASSES_KEYS = ("labels", "probabilities")
-# Of a mean or a standard deviation: float32 keeps the result finite.
+# The largest mean or standard deviation: float32 keeps the result finite.
 MAX_VALUE = 1e6
 
 

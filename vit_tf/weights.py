@@ -107,7 +107,7 @@ def load_npz(model, path, head="auto", source_grid=None, preprocessing=None) -> 
     Args:
         model: the model.
         path: `.npz` file or its URL; read without pickle.
-        head: what happens to `pre_logits` and `head`. "keep": both are loaded, and a mismatch is an
+        head: treatment of `pre_logits` and `head`. "keep": both are loaded, and a mismatch is an
             error. "auto": both are loaded if they fit, else both are reset. "reset": both are reset
             (the head to zeros, as in the paper's fine-tuning). "reset_last": `pre_logits` is
             loaded, `head` is reset.
@@ -133,7 +133,7 @@ def save_npz(model, path, preprocessing=None, classes=None) -> None:
     """Writes a model in the published layout, with a sidecar `<path>.json`.
 
     The reference JAX code can load the file; an AxialResNet, of which no weights are published, has
-    the paths of its variables as keys. The sidecar holds what the layout cannot store: the
+    the paths of its variables as keys. The sidecar holds settings that the layout cannot store: the
     patch grid, the configuration, the dtype policy, and the preprocessing with the classes.
     A reader never sees an incomplete file: files are written under a temporary name and renamed,
     and objects behind a URL as a whole.
@@ -185,7 +185,7 @@ def save_safetensors(model, path, layout, preprocessing=None, classes=None) -> l
         classes: its `vit_tf.Classes`; None means no class names, and a softmax.
 
     Returns:
-        What the layout cannot store, one sentence each.
+        Settings that the layout cannot store, one sentence each.
 
     Raises:
         ValueError: if the layout cannot store the model; the message states the reason.

@@ -79,7 +79,7 @@ def is_left_out(name, batch, arguments):
 
 
 class Results:
-    """What all runs have measured so far.
+    """The measurements of all runs so far.
 
     Attributes:
         rows: the rows of the tables.
@@ -137,7 +137,7 @@ class Run:
                 rates.append(peak_rates(self._threads, choose_cpus(self._threads)))
                 self._progress.add(self._name, self._threads, batch, turn)
         finally:
-            if rates and seconds:  # Of complete rounds, and of systems that did not fail.
+            if rates and seconds:  # Complete rounds only, of systems that did not fail.
                 self._add_rows(batch, differences, seconds, fastest(rates))
 
     def _time_round(self, batch, turn, seconds):

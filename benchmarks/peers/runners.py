@@ -1,4 +1,4 @@
-"""What a worker does for each kind of system; imports a system's package only when it is used.
+"""The calls of a worker for each kind of system; imports a system's package only when it is used.
 
 A runner is created from the folder of a model's files, the number of threads, and the options of
 its row. `versions` names its packages. `prepare(images)` takes uint8 `[B, H, W, 3]` and returns a

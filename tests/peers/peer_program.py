@@ -188,7 +188,7 @@ def load(folder):
 
 
 def architectures(folder):
-    """Of all Vision Transformers that timm registers: pooling, heads, activation, epsilon."""
+    """Pooling, heads, activation and epsilon of all Vision Transformers that timm registers."""
     found = {}
     for name in timm.list_models(["vit_*", "deit_*", "flexivit_*", "test_vit*"]):
         with torch.device("meta"):

@@ -99,7 +99,7 @@ def embed(params, images):
 
 
 def positions_of(params, key=POSITIONS):
-    """What is added to the tokens, `[T, D]`, or None: one table, or vectors per row and column."""
+    """Positions of the tokens, `[T, D]`, or None: one table, or vectors per row and column."""
     if key in params:
         return params[key][0]
     if f"{key}_x" not in params:

@@ -1,4 +1,4 @@
-"""What a Vision Transformer has learned, as arrays and as pictures (paper, section 4.5).
+"""Filters, positions and attention of a Vision Transformer, as arrays and pictures (section 4.5).
 
 All functions compute on NumPy arrays that were taken from a model; none of them runs a model.
 The pictures are float arrays in [0, 1], `[h, w]` gray or `[h, w, 3]` RGB.

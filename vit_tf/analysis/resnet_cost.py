@@ -118,7 +118,7 @@ def _pre_activation_unit(config, stage, filters, channels, before, after, size, 
 def _branch(middle, filters, channels, before, pixels, size):
     """Layers of both kinds of units: convolutions, norms between them, perhaps a projection.
 
-    `middle` is the cost of what is between the two convolutions 1 x 1.
+    `middle` is the cost of the layer between the two convolutions 1 x 1.
     """
     outside = 4 * filters
     cost = (

@@ -51,7 +51,7 @@ def parts(config: ViTConfig, size, compiled) -> dict[str, Cost]:
             # No gradient reads the result of the second layer of an MLP.
             again = costs[name].macs // (2 if name == "mlp" else 1)
             costs[name] = dataclasses.replace(costs[name], again=again, kept=0)
-        # The input of every block, and what one block at a time keeps.
+        # The input of every block, and the tensors of one block at a time.
         inputs = len(blocks) * config.layers * tokens * width * size
         costs["recomputed"] = Cost(kept=inputs + max(kept))
     costs["norm"] = layer_norm(width, tokens, size)

@@ -1,4 +1,4 @@
-"""The sidecar `<checkpoint>.json`: what the arrays of a checkpoint cannot store."""
+"""The sidecar `<checkpoint>.json`: settings that the arrays cannot store."""
 
 import json
 import os

@@ -46,7 +46,7 @@ class Stages:
         """Checks the fields, and makes `stage_depths` a tuple.
 
         Args:
-            count, what: the number that must divide the channels of the root, and of what it is.
+            count, what: the number that must divide the channels of the root, and its unit.
             fewest: the smallest number of stages.
         """
         if not isinstance(self.stage_depths, tuple | list):
@@ -140,7 +140,7 @@ class ResNetConfig(_StandardizedStages, ModelConfig):
         group_norm_epsilon: added to the variance in every GroupNorm.
         variance_epsilon: added to the variance in the standardization of kernels.
         deviation_epsilon: added to the standard deviation in the standardization of kernels.
-        spatial: what each unit has between its two 1 x 1 convolutions: a 3 x 3 "convolution",
+        spatial: the layer of each unit between its two 1 x 1 convolutions: a 3 x 3 "convolution",
             attention that is "local_1d", "local_2d", "stand_alone", "sparse" or "full", or an
             "augmented" convolution. "augmented" leaves the first stage as it is; "full" also has a
             root of 2 x 2 patches.

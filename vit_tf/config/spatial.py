@@ -1,4 +1,4 @@
-"""What may take the place of a residual unit's 3 x 3 convolution, and its published sizes.
+"""Layers in the place of a residual unit's 3 x 3 convolution, and their published sizes.
 
 See docs/paper.md C.4. The sizes are constants: a model with other ones is made of the layers in
 `vit_tf.layers`.

@@ -85,7 +85,7 @@ class MultiHeadAttention(keras.layers.Layer):
             self.relative.build(input_shape)
 
     def project(self, tokens):
-        """What attention computes with: q | k | v `[B, ..., 3 D]` of the tokens, and the bias.
+        """The inputs of attention: q | k | v `[B, ..., 3 D]` of the tokens, and the bias.
 
         The bias is `[B, heads, N, N]` with relative positions, else None.
         """

@@ -263,7 +263,7 @@ class VisionTransformer(TokenClassifier, ImageModel):
         return [block["class_row"] for block in taps]
 
     def attention_inputs(self, images):
-        """What the attention of each block reads.
+        """The inputs of the attention of each block.
 
         Yields:
             `(qkv, bias, axis)` of each block, see `MultiHeadAttention.project` and `EncoderBlock`.
@@ -285,7 +285,7 @@ class VisionTransformer(TokenClassifier, ImageModel):
         return None
 
     def features(self, images, training=False):
-        """What the head reads for images: `[B, D or R]`, or `[B, N, D or R]` unpooled."""
+        """The input of the head for images: `[B, D or R]`, or `[B, N, D or R]` unpooled."""
         features, _ = self.encode(self.embed(images), training=training)
         return self.head_inputs(features, training=training)
 

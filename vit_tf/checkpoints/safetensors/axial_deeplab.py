@@ -34,7 +34,7 @@ _NORM = {
     "running_var": "moving_variance",
 }
 _EPSILON = 1e-5
-# Of torchvision's models, for pixels of 0 to 1.
+# As in torchvision's models, for pixels of 0 to 1.
 _IMAGENET = {"pixel_mean": (0.485, 0.456, 0.406), "pixel_deviation": (0.229, 0.224, 0.225)}
 
 

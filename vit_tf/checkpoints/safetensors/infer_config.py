@@ -143,7 +143,7 @@ def interpolation(name, notes) -> dict:
 
 
 def note_resize(preprocessing, exact, notes):
-    """Adds a sentence for each difference between our resize and what the layout computes.
+    """Adds a sentence for each difference between our resize and the layout's.
 
     Args:
         preprocessing: the `Preprocessing` to write.

@@ -21,7 +21,7 @@ class ReadPlan:
         config: configuration of the model.
         preprocessing: `Preprocessing` of the model.
         classes: its `Classes`.
-        notes: assumptions, and what cannot be kept, one sentence each.
+        notes: assumptions, and settings that cannot be kept, one sentence each.
         rules: all tensors of the model.
         aliases: name in a rule -> name in the file, where they differ.
         ignored: names in the file that the model does not use.
@@ -43,7 +43,7 @@ class WritePlan:
     Attributes:
         rules: all tensors, in the order of the file.
         files: file name -> JSON object.
-        notes: what the layout cannot store, one sentence each.
+        notes: settings that the layout cannot store, one sentence each.
         extra: published key -> array, for arrays that the model computes and does not store.
     """
 

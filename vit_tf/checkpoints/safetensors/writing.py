@@ -23,7 +23,7 @@ def write_checkpoint(path, module, config, preprocessing, classes, weights) -> l
         weights: has `shapes`, canonical published key -> shape, and `read(key)`.
 
     Returns:
-        What the layout does not store, one sentence each.
+        Settings that the layout does not store, one sentence each.
 
     Raises:
         ValueError: if the layout cannot express the model (the message states why), or the arrays

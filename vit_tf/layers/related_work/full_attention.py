@@ -14,8 +14,8 @@ class FullAttention(HeadsLayer):
     """Self-attention of every pixel to every pixel, with learned 2-D relative positions.
 
     The logit of query `(i, j)` and key `(a, b)` in a head is `q . k / sqrt(d) + r_{a-i} + c_{b-j}`,
-    with one learned number for each row offset and one for each column offset. Of the paper's
-    relative encodings this is the learned one with content, in which position and content are
+    with one learned number for each row offset and one for each column offset. This is the
+    paper's learned relative encoding with content, in which position and content are
     separate terms; the paper computes `r` and `c` as products of embeddings, which express nothing
     else. Time and memory grow with the square of the number of pixels.
 

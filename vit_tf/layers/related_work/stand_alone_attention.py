@@ -86,7 +86,7 @@ class StandAloneAttention(SpatialLayer):
         return tf.transpose(x, [0, 1, 2, 4, 3, 5])
 
     def _relative_logits(self, query, is_pixel):
-        """What `q . r` adds to the logits; `HIDDEN` where a key is no neighbor or no pixel.
+        """The terms `q . r` of the logits; `HIDDEN` where a key is no neighbor or no pixel.
 
         Args:
             query: `[B, H, blocks, h, k, d]`.

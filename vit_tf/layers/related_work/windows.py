@@ -43,7 +43,7 @@ def split_blocks(x, axis, block, before=0, after=0):
 
 
 def split_windows(x, axis, block, before, after):
-    """Splits an axis into windows: each block, and what lies around it. Zeros fill the borders.
+    """Splits an axis into windows: each block, and its surroundings. Zeros fill the borders.
 
     Args:
         x: tensor with `n` entries along the axis.

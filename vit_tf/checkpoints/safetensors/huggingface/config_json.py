@@ -154,7 +154,7 @@ def model_json(config, classes) -> dict:
 
 
 def preprocessor_json(preprocessing, notes) -> dict:
-    """The contents of `preprocessor_config.json`; adds a sentence to `notes` for what it loses."""
+    """The contents of `preprocessor_config.json`; adds a sentence to `notes` for each loss."""
     height, width = preprocessing.image_size
     side = preprocessing.resize_to
     common = {
