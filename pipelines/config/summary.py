@@ -45,7 +45,7 @@ def _optimizer(experiment):
 
 
 def _regularisation(experiment):
-    """Dropout, and what else is on."""
+    """Dropout, and the other settings that are on."""
     model, data, train = experiment.model.config(num_classes=1), experiment.data, experiment.train
     yield f"dropout {getattr(model, 'dropout', 0.0):g}"
     if stochastic_depth := getattr(model, "stochastic_depth", 0.0):

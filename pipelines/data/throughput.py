@@ -12,7 +12,7 @@ from vit_tf import cost
 
 _log = logging.getLogger(__name__)
 
-# Part of the devices' peak that training uses: what good implementations reach.
+# Part of the devices' peak that training uses, as good implementations do.
 UTILISATION = 0.45
 
 

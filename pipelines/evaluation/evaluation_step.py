@@ -145,7 +145,7 @@ class Evaluator(orbit.StandardEvaluator):
         """Measures one replica's slice of the global batch.
 
         Returns:
-            What the task's `measure` returns, with sums over all replicas; and the position of
+            The result of the task's `measure`, with sums over all replicas; and the position of
             each row that the input left out, -1 for the others.
         """
         sums, scored = self.task.measure(self.model, batch)

@@ -30,7 +30,7 @@ _LINE_EVERY = 10.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What is evaluated; `few_shot.check_settings` checks the numbers.
+    """The settings of an evaluation; `few_shot.check_settings` checks the numbers.
 
     Attributes:
         shots: numbers of training examples of each class, ascending.

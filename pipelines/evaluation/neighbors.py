@@ -3,7 +3,7 @@
 import numpy as np
 
 NEIGHBORS = (1, 10, 20)
-# Of the weights exp(similarity / temperature); as in Wu et al., arXiv 1805.01978.
+# In the weights exp(similarity / temperature); as in Wu et al., arXiv 1805.01978.
 TEMPERATURE = 0.07
 # Similarities that are in memory at the same time, as float32 and with int64 row numbers.
 _BLOCK_SIMILARITIES = 2**25

@@ -1,4 +1,4 @@
-"""The HTML page of the demo: the stages, the results, and what the model learned."""
+"""The HTML page of the demo: the stages, the results, and the learned filters."""
 
 import dataclasses
 import datetime
@@ -22,7 +22,7 @@ from vit_tf.models import VisionTransformer
 
 _MAX_COMPONENTS = 16
 _MAX_EXAMPLES, _MAX_WRONG = 16, 4
-_MAP_WIDTH = 330  # Of the filters and of the position maps, in CSS pixels.
+_MAP_WIDTH = 330  # Width of the filters and of the position maps, in CSS pixels.
 _TITLE = "A Vision Transformer, from its first step to a service"
 
 
@@ -82,7 +82,7 @@ def write(path, results):
             html_page.check_table(checks),
         ),
         html_page.section(
-            "What to run next",
+            "Next commands",
             "The two training runs are ordinary workdirs; every command works on them.",
             html_page.code(next_commands(os.path.dirname(path))),
         ),
@@ -135,7 +135,7 @@ def _what_was_done(results):
         f"and classifies the test images from their PNG files ({seconds['serving']:.0f} s).",
     ]
     return html_page.section(
-        "What was done",
+        "Steps of the demo",
         "Everything ran on this machine, without a download.",
         html_page.steps(steps),
     )
@@ -247,7 +247,7 @@ def _learned(results):
             )
         )
     return html_page.section(
-        "What the model learned",
+        "Learned filters and positions",
         "The embedding of patches and positions after fine-tuning (paper, figure 7).",
         html_page.row(*blocks),
     )

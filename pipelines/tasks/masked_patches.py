@@ -75,7 +75,7 @@ class MaskedPatches:
         ]
 
     def explanation(self) -> str:
-        """What is corrupted and predicted of an image."""
+        """The corrupted parts of an image and the predictions for them."""
         count, replaced, unchanged = self._counts()
         what = {
             "color": "the mean color, one of 512",
@@ -147,7 +147,7 @@ class MaskedPatches:
         return tf.reduce_mean(each, axis=(1, 2))
 
     def pictures(self, model, batch):
-        """What the task does to some images, for reports.
+        """The effect of the task on some images, for reports.
 
         Args:
             model: from `create_model`.

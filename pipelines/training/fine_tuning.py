@@ -1,8 +1,8 @@
-"""What a fine-tuning run takes from the model that it starts from, and what it chooses for photos.
+"""The settings that a fine-tuning run takes from its initial model, or chooses for photos.
 
 Architecture and dtype are those of the initial model, the settings of training those of the recipe.
 A recipe for built-in data, such as the default `digits`, says nothing about photos: for them the
-settings are the paper's (docs/paper.md F.5 and F.9). What the user assigns wins over all of these.
+settings are the paper's (docs/paper.md F.5 and F.9). Assignments of the user win over all of these.
 """
 
 import contextlib

@@ -54,7 +54,7 @@ class PreparedRun:
         experiment: the `Experiment`; its splits are chosen, and its lengths are in steps if the
             number of images is known.
         model_config: configuration of the model, with the number of classes of the data.
-        task: what the model learns.
+        task: the task of the model.
         replicas: number of replicas that share a batch.
         notes: sentences about what was chosen.
         images: number of training images; None if the data cannot be opened.

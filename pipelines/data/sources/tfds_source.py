@@ -56,7 +56,7 @@ class TfdsSource(RecordFiles):
 
 
 def _description(builder, split):
-    """What a source is called, and its classes, as arguments of `DataSource` by name."""
+    """The name of a source, and its classes, as arguments of `DataSource` by name."""
     feature = builder.info.features[_image_and_label(builder)[1]]
     multi_label = not isinstance(feature, tfds.features.ClassLabel)
     return {

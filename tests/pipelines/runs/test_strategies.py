@@ -74,7 +74,7 @@ def test_a_hanging_search_is_given_up():
         strategies._within(5, lambda: {}["a"])
 
 
-# What initialisation raises without a TPU, in `tensorflow` and in `tensorflow-tpu`.
+# Errors of initialization without a TPU, in `tensorflow` and in `tensorflow-tpu`.
 NO_KERNEL = "TPUs not found in the cluster. Failed in initialization: No OpKernel was registered."
 NO_PLATFORM = """Graph execution error:
 
