@@ -116,7 +116,7 @@ class HostSlice(NamedTuple):
     mixes_alone: bool
 
     @property
-    def has_neighbour(self):
+    def has_neighbor(self):
         """Whether the partner of the first row belongs to another host."""
         is_part = self.end - self.begin < self.batch_size
         return self.with_partners and not self.mixes_alone and is_part
@@ -124,20 +124,20 @@ class HostSlice(NamedTuple):
     @property
     def num_rows(self):
         """Number of examples read per global batch."""
-        return self.end - self.begin + self.has_neighbour
+        return self.end - self.begin + self.has_neighbor
 
     def select(self, window):
         """Returns a `Window` of the rows that the host needs."""
         place = window.positions % self.batch_size
         held = (place >= self.begin) & (place < self.end)
-        if self.has_neighbour:
+        if self.has_neighbor:
             held |= place == (self.begin - 1) % self.batch_size
         return Window(window.indices[held], window.positions[held])
 
     def own(self, column):
-        """Returns the rows of the slice, without the neighbour, from those of one global batch."""
-        # The neighbour is the first row, except on the first host, where it is the last row.
-        skipped = int(self.has_neighbour and self.begin > 0)
+        """Returns the rows of the slice, without the neighbor, from those of one global batch."""
+        # The neighbor is the first row, except on the first host, where it is the last row.
+        skipped = int(self.has_neighbor and self.begin > 0)
         return column[skipped : skipped + self.end - self.begin]
 
     def partners(self, column):

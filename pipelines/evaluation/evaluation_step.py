@@ -173,7 +173,7 @@ class Evaluator(orbit.StandardEvaluator):
         readable = "can be read"
         if self.task.leaves_out:
             readable += " and is of a class for which the label map names one of the model"
-        for count, problem in (("examples", readable), ("labelled", "has a label")):
+        for count, problem in (("examples", readable), ("labeled", "has a label")):
             if not sums.get(count, 1.0):
                 raise UserError(
                     f"None of the images of {self.data.source} {problem}. Is it the right data set?"

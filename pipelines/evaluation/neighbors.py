@@ -1,4 +1,4 @@
-"""k-nearest-neighbour classification of features, beside the few-shot evaluation."""
+"""k-nearest-neighbor classification of features, beside the few-shot evaluation."""
 
 import numpy as np
 
@@ -15,7 +15,7 @@ def neighbor_accuracies(train, test, num_classes, neighbors=NEIGHBORS):
     Args:
         train, test: `features.Features`, finite.
         num_classes: number of classes.
-        neighbors: numbers of neighbours k that vote.
+        neighbors: numbers of neighbors k that vote.
 
     Returns:
         The accuracies, k -> fraction; and notes, sentences about each k that was left out because

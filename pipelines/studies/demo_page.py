@@ -208,7 +208,7 @@ def _curves(results):
 
 def _learned(results):
     model = results.model
-    # The digits are grey: only the sum of a filter over the colours was trained.
+    # The digits are gray: only the sum of a filter over the colors was trained.
     kernel = model.patch_embedding.kernel.numpy().sum(axis=2, keepdims=True)
     components, values = inspection.filter_components(kernel, _MAX_COMPONENTS)
     share = float((values[:4] ** 2).sum() / (values**2).sum())
@@ -223,7 +223,7 @@ def _learned(results):
                 "principal components of the patch filters",
             ),
             f"The {len(components)} largest principal components of the patch embedding, summed "
-            "over red, green and blue, since the digits are grey. Each is scaled to its full "
+            "over red, green and blue, since the digits are gray. Each is scaled to its full "
             f"range, and its sign is arbitrary. The first four hold {share:.0%} of the variance.",
         )
     ]
@@ -242,7 +242,7 @@ def _learned(results):
                     "similarity of the position embeddings",
                 ),
                 "One tile per patch: cosine similarity of its position embedding with all others, "
-                "from -1 (violet) to 1 (yellow). Neighbours are similar: partly because resizing "
+                "from -1 (violet) to 1 (yellow). Neighbors are similar: partly because resizing "
                 "to a finer grid interpolates, partly because of training.",
             )
         )

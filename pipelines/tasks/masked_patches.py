@@ -155,7 +155,7 @@ class MaskedPatches:
 
         Returns:
             Dict of float32 `[b, H', W', 3]` in [0, 1], of whole patches: "image"; "corrupted", with
-            masked patches in grey and replaced patches as the patches that replace them; "target",
+            masked patches in gray and replaced patches as the patches that replace them; "target",
             what is to be predicted of every patch; "prediction", for every patch.
         """
         images = batch["image"]

@@ -192,7 +192,7 @@ def check_input(settings, model_config, replicas, on_tpu=False):
         )
     if settings.accumulate_steps > 1 and model_config.uses_batch_statistics:
         raise UserError(
-            f"train.accumulate_steps={settings.accumulate_steps} would normalise each micro-batch "
+            f"train.accumulate_steps={settings.accumulate_steps} would normalize each micro-batch "
             "by its own statistics, since this model has BatchNorm. Set model.norm=group, or "
             "train.accumulate_steps=1."
         )

@@ -221,7 +221,7 @@ class Trainer(orbit.StandardTrainer):
             return index + 1, loss + one_loss, sums
 
         zeros = [tf.zeros(variable.shape) for variable in variables]
-        # Standardises kernels, and backpropagates through that, once for all micro-batches.
+        # Standardizes kernels, and backpropagates through that, once for all micro-batches.
         with tf.GradientTape() as tape:
             kernels = StandardizedKernels(self.model)
         values = kernels.substitute(variables)

@@ -77,7 +77,7 @@ PYTHON = (
     ),
     Fault(
         "vit_tf/layers/batch_norm.py",
-        "skipped synchronisation",
+        "skipped synchronization",
         "return _sum_over_replicas(tf.reduce_sum(sums * weights[:, None], axis=0))",
         "return tf.reduce_sum(sums * weights[:, None], axis=0)",
     ),
@@ -143,7 +143,7 @@ PYTHON = (
     ),
     Fault(
         "pipelines/training/train_step.py",
-        "skipped synchronisation",
+        "skipped synchronization",
         "loss, gradients = context.all_reduce(tf.distribute.ReduceOp.SUM, (loss, gradients))",
         "loss = context.all_reduce(tf.distribute.ReduceOp.SUM, loss)",
     ),
@@ -162,8 +162,8 @@ PYTHON = (
     Fault(
         "pipelines/data/sharding.py",
         "wrong comparison",
-        "int(self.has_neighbour and self.begin > 0)",
-        "int(self.has_neighbour)",
+        "int(self.has_neighbor and self.begin > 0)",
+        "int(self.has_neighbor)",
     ),
     Fault(
         "pipelines/data/transforms/augmentation.py",
@@ -211,7 +211,7 @@ PYTHON = (
     ),
     Fault(
         "pipelines/runs/lease.py",
-        "skipped synchronisation",
+        "skipped synchronization",
         "        return self._is_own(self._read())\n",
         "        return True\n",
     ),

@@ -133,7 +133,7 @@ def test_replicas_and_hosts_see_the_same_batches_with_everything_on(digits):
     assert_equal(_replicated(digits, 3, 2, 2, **options), _train(digits, 3, **options))
 
 
-def test_a_host_decodes_one_neighbour_more(digits, monkeypatch):
+def test_a_host_decodes_one_neighbor_more(digits, monkeypatch):
     """For partners a host decodes one more image per batch, not a second slice."""
     rows, original = [], pipeline.read_windows
 

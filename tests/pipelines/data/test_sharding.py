@@ -290,12 +290,12 @@ def test_a_bad_image_is_looked_for_in_the_order_of_the_hosts(source, monkeypatch
     bad = next(i for i in batches[1] if i not in pipeline.train_indices(source, in_global_order, 1))
     read = source.read
 
-    def spoilt(positions):
+    def spoiled(positions):
         examples = read(positions)
         examples.images[examples.ids == bad] = b"text"
         return examples
 
-    monkeypatch.setattr(source, "read", spoilt)
+    monkeypatch.setattr(source, "read", spoiled)
     data = TrainData(
         source=source, sampling=sampling, augmentation=Augmentation(), preprocessing=None
     )

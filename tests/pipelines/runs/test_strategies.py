@@ -91,7 +91,7 @@ RET_CHECK failure (tpu_node_interfaces.cc:432) *platform\x20
         (tf.errors.InternalError(None, None, NO_PLATFORM), NO_PLATFORM.splitlines()[-2].rstrip()),
     ],
 )
-def test_after_a_failed_initialisation_no_strategy_is_made(monkeypatch, error, reason):
+def test_after_a_failed_initialization_no_strategy_is_made(monkeypatch, error, reason):
     def fail(resolver):
         raise error
 

@@ -248,7 +248,7 @@ KINDS = {
         dtype_policy({"module": "keras", "class_name": "Dense", "config": {"units": 10**12}}),
         "dtype policy",
     ),
-    "quantised": (
+    "quantized": (
         dtype_policy({"class_name": "DTypePolicy", "config": {"name": "int8_from_float32"}}),
         "dtype policy",
     ),
