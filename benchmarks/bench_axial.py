@@ -98,7 +98,7 @@ def _in_new_process(side, name):
 
 
 def added_megabytes(side, name):
-    """The peak of resident memory in the first call, beyond what was resident before it."""
+    """The peak of resident memory in the first call, beyond that before it."""
     call = _grid_call(name, side)
     call.func.get_concrete_function(*call.args)
     pathlib.Path("/proc/self/clear_refs").write_text("5")  # sets the peak to the present size

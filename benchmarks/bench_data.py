@@ -57,8 +57,8 @@ def photograph(width, height, rng):
         )
         for _ in range(3)
     ]
-    grey = channels[0][..., None] + 0.3 * np.stack(channels, axis=-1)
-    pixels = np.clip(120 + 60 * grey / grey.std(), 0, 255).astype(np.uint8)
+    gray = channels[0][..., None] + 0.3 * np.stack(channels, axis=-1)
+    pixels = np.clip(120 + 60 * gray / gray.std(), 0, 255).astype(np.uint8)
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "JPEG", quality=86)
     return file.getvalue()

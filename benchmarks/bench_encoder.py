@@ -47,7 +47,7 @@ TURN = 0.5
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What one run of the program measures; `isa` is empty for the best one."""
+    """The settings of one run of the program; `isa` is empty for the best one."""
 
     model: str
     batch: int

@@ -2,9 +2,9 @@
 
 For each layer and each side of a square map, the row prints the best, median and spread of the time
 of a result with its gradients, the time per pixel beside that of the smallest map, and the peak
-memory of the process beyond what it had before. Full attention is beside them up to the side where
-it takes 4 GiB. The benchmark first checks that each layer gives the same on a small map as the
-NumPy version of the tests.
+memory of the process beyond that before the call. Full attention is beside them up to the side
+where it takes 4 GiB. The benchmark first checks that each layer gives the same on a small map as
+the NumPy version of the tests.
 
 usage: python -m benchmarks.bench_local_attention [--sides 16 32 64 128] [--rounds 10]
 """

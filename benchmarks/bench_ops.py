@@ -1,4 +1,4 @@
-"""The compiled ops beside the same maths in plain TensorFlow, and beside PyTorch's attention.
+"""The compiled ops beside the same math in plain TensorFlow, and beside PyTorch's attention.
 
 For every row, outputs and gradients (for a training step the loss) are first checked to be equal.
 Then the implementations are timed in turn, each with untimed calls for 30 ms and one timed call.

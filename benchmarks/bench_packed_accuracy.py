@@ -4,7 +4,7 @@ The claims: in float32 the error is at most 1e-4 of the largest logit; in bfloat
 the same for at least 99.5 % of the images, and for all whose best two logits of the model are at
 least 1 % of the largest logit apart. The others, of low margin, are counted apart: rounding may
 swap their classes. "rounded" is the definition of the encoder in bfloat16, on any processor: the
-weights and what they are multiplied by are bfloat16, as where AVX-512 BF16 or AMX multiplies.
+weights and their factors are bfloat16, as where AVX-512 BF16 or AMX multiplies.
 "mixed" is the Keras model with mixed_bfloat16, for comparison.
 
 usage: python -m benchmarks.bench_packed_accuracy [MODEL DATA SPLIT]
@@ -29,7 +29,7 @@ BATCH_SIZE = 50
 PERCENTILES = (50, 90, 99, 100)
 LARGEST_ERRORS = {"float32": 1e-4, "bfloat16": np.inf}
 AGREEMENT = 0.995
-# Of the largest logit: twice an error of 0.5 %.
+# As a fraction of the largest logit: twice an error of 0.5 %.
 LOW_MARGIN = 2 * 0.005
 
 

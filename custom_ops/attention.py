@@ -61,7 +61,7 @@ def attention_with_taps(
             "distance", `[B, H]`: distance between query and key in grid units, weighted by
             attention, summed over keys and averaged over queries. Only the last `rows * columns`
             tokens are on the grid; the tokens before them are left out as queries and as keys, and
-            the remaining weights are not normalised again;
+            the remaining weights are not normalized again;
             "entropy", `[B, H]`: entropy of the weights in nats, averaged over queries.
         grid: `(rows, columns)` of the patches; "distance" needs it.
 

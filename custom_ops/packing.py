@@ -7,7 +7,7 @@ block are its layers one after another, in the order of `layer_shapes`; its bias
 not padded.
 
 The scale and bias of a LayerNorm are folded into the dense layer behind it, in float64:
-`diag(scale) W` and `b + bias W`. So an encoder of packed weights only normalises.
+`diag(scale) W` and `b + bias W`. So an encoder of packed weights only normalizes.
 
 `D` width, `M` MLP width, `H` heads, `d = D / H`. NumPy only.
 """

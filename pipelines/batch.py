@@ -141,7 +141,7 @@ def _measure(values, experiment, source):
         "batch_size": experiment.train.batch_size,
         "cores": parallel_calls(),
         "teraflops": values.teraflops,
-        "utilisation": throughput.UTILISATION,
+        "utilisation": throughput.UTILIZATION,
         "seconds": values.throughput,
     }
     return result, throughput.format_throughput

@@ -1,4 +1,4 @@
-"""Evaluates a model on a labelled data set."""
+"""Evaluates a model on a labeled data set."""
 
 import dataclasses
 import json

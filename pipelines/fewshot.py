@@ -1,4 +1,4 @@
-"""Evaluates the features of a model with a few labelled images of each class."""
+"""Evaluates the features of a model with a few labeled images of each class."""
 
 import json
 import os
@@ -9,9 +9,9 @@ from pipelines.cli import command, request, shared_flags
 from pipelines.config.data import Data
 from pipelines.errors import UserError
 
-DESCRIPTION = """Evaluates the features that a model computes, without its head: regularised least
+DESCRIPTION = """Evaluates the features that a model computes, without its head: regularized least
 squares from a few images of each class of data.train_split, tested on data.eval_split (the paper's
-few-shot accuracy), and from all of them k nearest neighbours and a linear probe. Writes
+few-shot accuracy), and from all of them k nearest neighbors and a linear probe. Writes
 fewshot.json, fewshot.html and the features, which the next call uses, into --output.
 
 A run is evaluated on its own data, any other model on the data of --experiment; --set changes the
@@ -40,7 +40,7 @@ def define(values):
     flags.DEFINE_string(
         "l2",
         "1,32,1024,32768",
-        "Strengths of the regularisation. The page shows 1024 first, or the first one given.",
+        "Strengths of the regularization. The page shows 1024 first, or the first one given.",
         **own,
     )
     flags.DEFINE_integer(
@@ -51,7 +51,7 @@ def define(values):
         upper_bound=1000,
         **own,
     )
-    flags.DEFINE_bool("knn", True, "Classify by k nearest neighbours too.", **own)
+    flags.DEFINE_bool("knn", True, "Classify by k nearest neighbors too.", **own)
     flags.DEFINE_bool("probe", True, "Fit a linear probe too.", **own)
     shared_flags.define_output(
         values, "Directory of the results; by default fewshot in a workdir, else runs/fewshot."

@@ -69,7 +69,7 @@ def main(values, arguments):
         splits[name] = split
     sources = {name: open_source(data.name, split, data.data_dir) for name, split in splits.items()}
     if not values.split:
-        sources = _labelled(sources)
+        sources = _labeled(sources)
     written = write_records(sources, values.output, values.shards, data.bad_images)
     counts = ", ".join(f"{name} {count:,}" for name, count in written.counts.items())
     print(f"wrote {values.output} ({counts} examples, {written.num_bytes / 1e6:,.1f} MB)")
@@ -79,7 +79,7 @@ def main(values, arguments):
     print(f"read it with --set data.name=tfrecord:{values.output}")
 
 
-def _labelled(sources):
+def _labeled(sources):
     """The sources whose examples have labels; prints which others are left out.
 
     Raises:

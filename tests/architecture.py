@@ -119,7 +119,7 @@ def shared_test_complaints(source, module, modules):
 
 
 def graph(sources):
-    """What each module imports of the given ones: module -> set of modules.
+    """The imports of each module among the given ones: module -> set of modules.
 
     Args:
         sources: text of each module by its dotted name, packages as "<package>.__init__".

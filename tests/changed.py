@@ -19,7 +19,7 @@ from tests.architecture import ROOT, graph
 PACKAGES = ("custom_ops", "vit_tf", "pipelines", "benchmarks", "tests")
 # Not selected: a test that always runs, and tests that need another environment.
 NOT_CHOSEN = ("tests/test_architecture.py", "tests/peers/")
-# What the kernels compute and how they are chosen, as opposed to how they are built and installed.
+# Tests of the kernels' results and of their choice, not of their build and installation.
 _VALUES = tuple(
     f"tests/custom_ops/test_{name}"
     for name in (

@@ -24,13 +24,13 @@ import sys
 import tempfile
 import types
 
-# What a server imports. "tensorflow": nothing of this project, so that a program may import the
-# packages from another folder.
+# Modules that a server imports. "tensorflow": nothing of this project, so that a program may import
+# the packages from another folder.
 PRELOADED = {"tensorflow": ("tensorflow",), "pipelines": ("tensorflow", "keras", "pipelines")}
 _LARGEST_MESSAGE = 1 << 18
 _servers = {}
-# Of the servers; None is that of the process when the server starts. It must not depend on the test
-# that starts the server.
+# Environment of the servers; None is that of the process when the server starts. It must not depend
+# on the test that starts the server.
 environment = None
 # Processor time of all programs that have ended: `getrusage` does not count them.
 ended_seconds = 0.0

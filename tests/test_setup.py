@@ -93,7 +93,7 @@ def test_an_interrupted_set_up_is_repeated(checkout, number):
     os.killpg(process.pid, number)
     process.communicate(timeout=SECONDS)
     assert process.returncode == (-9 if number == signal.SIGKILL else 130)
-    # What there is must not count as an environment.
+    # The incomplete folder must not count as an environment.
     assert (checkout.folder / ".venv" / "bin" / "python").exists()
     code, said = checkout.run()
     assert code == 0 and "creating .venv" in said

@@ -28,7 +28,7 @@ def macs(config: ModelConfig) -> int:
     """Multiply-accumulates of the forward pass of one image (docs/paper.md L.1).
 
     Counts convolutions (padded zeros included), dense layers and both products of attention.
-    Norms, softmax, GELU, pooling by mean or maximum, biases and the standardisation of kernels are
+    Norms, softmax, GELU, pooling by mean or maximum, biases and the standardization of kernels are
     not counted: well under 1 % of ViT-B/16.
     """
     return _total(config).macs
@@ -112,7 +112,7 @@ def training_bytes(
 
 
 def activation_bytes(
-    config: ModelConfig, batch: int, dtype="float32", training: bool = True, fused: bool = True
+    config: ModelConfig, batch: int, dtype="float32", training: bool = True, compiled: bool = True
 ) -> int:
     """Memory of the activations of a batch.
 
@@ -128,14 +128,14 @@ def activation_bytes(
     shortcut in memory. Elementwise operations run in place if possible. Not counted: a few numbers
     per row or channel, and the images before the cast to `dtype`.
 
-    Weights, and their copies in `dtype` or after standardisation, are not counted.
+    Weights, and their copies in `dtype` or after standardization, are not counted.
 
     Args:
         config: configuration of the model.
         batch: images on one device.
         dtype: "float32", "bfloat16" or "float16", also with "mixed_" before it.
         training: whether gradients are computed.
-        fused: True for the compiled attention, which stores no `T x T` weights. False for the
+        compiled: True for the compiled attention, which stores no `T x T` weights. False for the
             reference, which runs on GPUs, on TPUs and under XLA. With `attention_dropout` above 0,
             training always stores the weights, and relative positions are `T x T` logits too.
 
@@ -145,7 +145,7 @@ def activation_bytes(
     Raises:
         ValueError: if `dtype` is another name.
     """
-    total = _total(config, _bytes_of(dtype), fused)
+    total = _total(config, _bytes_of(dtype), compiled)
     return batch * (total.kept if training else total.live)
 
 
@@ -156,10 +156,10 @@ def _bytes_of(dtype):
     return size
 
 
-def _total(config, size=FLOAT32, fused=True) -> Cost:
-    return sum(_costs(config, size, fused).values(), Cost())
+def _total(config, size=FLOAT32, compiled=True) -> Cost:
+    return sum(_costs(config, size, compiled).values(), Cost())
 
 
-def _costs(config, size=FLOAT32, fused=True) -> dict[str, Cost]:
+def _costs(config, size=FLOAT32, compiled=True) -> dict[str, Cost]:
     """Costs of one image by part; an activation has `size` bytes."""
-    return family_of(config).cost(config, size, fused)
+    return family_of(config).cost(config, size, compiled)

@@ -6,7 +6,7 @@ import warnings
 from typing import TYPE_CHECKING
 
 from vit_tf.config import ModelConfig
-from vit_tf.config.dtypes import check_dtype
+from vit_tf.config.checks import check_dtype
 from vit_tf.config.size_notes import one_patch
 from vit_tf.config.variants import VARIANTS, get_variant
 from vit_tf.families import family_of

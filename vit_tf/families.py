@@ -1,7 +1,7 @@
 """The families of models: one entry for each, with everything in which families differ.
 
 The public functions (`create.py`, `weights.py`, `cost.py`) find the entry by the class of a
-configuration, and pass what they need from it as arguments. To add a family, add an entry.
+configuration, and pass parts of it as arguments. To add a family, add an entry.
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ class Family:
 
     @property
     def cost(self):
-        """The function `parts(config, size, fused)`: costs of an image by part; see `cost.py`."""
+        """The function `parts(config, size, compiled)`: costs of an image by part."""
         return _resolve(self.cost_path)
 
     @property

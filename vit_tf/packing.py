@@ -3,7 +3,7 @@
 import itertools
 import re
 
-from vit_tf.weights import published_entries
+from vit_tf.weights import model_weights
 
 PRECISIONS = ("float32", "bfloat16")
 
@@ -36,7 +36,7 @@ def packed_or_same(model):
     """Packs a model in its compute dtype if `pack_model` covers it.
 
     Returns:
-        The `PackedModel`, or the model itself; and what is packed of it, in words.
+        The `PackedModel`, or the model itself; and a description of its packed parts.
     """
     if reason := why_not_packed(model):
         return model, f"no blocks: {reason}"
@@ -61,11 +61,11 @@ def _blocks(model):
     # Positions of a layer have keys such as Transformer/encoderblock_1/pos_embedding.
     pattern = re.compile(r"Transformer/encoderblock_\d+/(?=LayerNorm|MultiHead|MlpBlock)")
 
-    def prefix(entry):
-        found = pattern.match(next(iter(entry.shapes)))
+    def prefix(key):
+        found = pattern.match(key)
         return found and found[0]
 
-    for start, entries in itertools.groupby(published_entries(model), prefix):
+    weights = model_weights(model)
+    for start, keys in itertools.groupby(weights.shapes, prefix):
         if start:
-            arrays = [item for entry in entries for item in entry.arrays().items()]
-            yield {key.removeprefix(start): array for key, array in arrays}
+            yield {key.removeprefix(start): weights.read(key) for key in keys}

@@ -1,4 +1,4 @@
-"""What is stored with weights: how an image becomes a model's input, and what its logits mean.
+"""Settings stored with weights: how an image becomes a model's input, and what its logits mean.
 
 Training, evaluation, prediction and exported models share these definitions, because a model that
 is served with another resize or value range loses accuracy without any error. Files hold the fields
@@ -21,7 +21,7 @@ Interpolation = Literal["bilinear", "bicubic", "area"]
 MAX_SIDE = 16384
 # The keys of `Classes` in files.
 _CLASSES_KEYS = ("labels", "probabilities")
-# Of a mean or a standard deviation: float32 keeps the result finite.
+# The largest mean or standard deviation: float32 keeps the result finite.
 MAX_VALUE = 1e6
 
 
@@ -35,10 +35,10 @@ class Preprocessing:
     Attributes:
         image_size: (height, width) of the result, in pixels.
         resize: "direct" stretches to `image_size`, aspect not kept (as in the reference code).
-            "resize_small" brings the shorter side to `resize_to` and takes the centre;
+            "resize_small" brings the shorter side to `resize_to` and takes the center;
             "shortest_edge" and "center" do the same with the rounding of sides and offsets of
             Hugging Face and of timm, which differs by at most a pixel. "squash" stretches to
-            `resize_to` x `resize_to` and takes the centre (timm).
+            `resize_to` x `resize_to` and takes the center (timm).
         resize_to: side before the central crop, in pixels; not with "direct".
         crop_fraction: only an argument, instead of `resize_to`: the part of that side which the
             longer side of `image_size` keeps; `resize_to` is their quotient, rounded down.

@@ -14,7 +14,8 @@ from vit_tf.checkpoints import loading
 from vit_tf.checkpoints.input_range import for_range
 from vit_tf.checkpoints.loading import LoadReport
 from vit_tf.checkpoints.published.checkpoint import PublishedCheckpoint, as_released
-from vit_tf.checkpoints.published.entries import Entry, ModelWeights
+from vit_tf.checkpoints.published.model_rules import ModelWeights
+from vit_tf.checkpoints.rule import Rule
 from vit_tf.checkpoints.safetensors.checkpoint import SafetensorsCheckpoint
 from vit_tf.checkpoints.safetensors.writing import write_checkpoint
 from vit_tf.checkpoints.sidecar import write_sidecar
@@ -106,7 +107,7 @@ def load_npz(model, path, head="auto", source_grid=None, preprocessing=None) -> 
     Args:
         model: the model.
         path: `.npz` file or its URL; read without pickle.
-        head: what happens to `pre_logits` and `head`. "keep": both are loaded, and a mismatch is an
+        head: treatment of `pre_logits` and `head`. "keep": both are loaded, and a mismatch is an
             error. "auto": both are loaded if they fit, else both are reset. "reset": both are reset
             (the head to zeros, as in the paper's fine-tuning). "reset_last": `pre_logits` is
             loaded, `head` is reset.
@@ -132,7 +133,7 @@ def save_npz(model, path, preprocessing=None, classes=None) -> None:
     """Writes a model in the published layout, with a sidecar `<path>.json`.
 
     The reference JAX code can load the file; an AxialResNet, of which no weights are published, has
-    the paths of its variables as keys. The sidecar holds what the layout cannot store: the
+    the paths of its variables as keys. The sidecar holds settings that the layout cannot store: the
     patch grid, the configuration, the dtype policy, and the preprocessing with the classes.
     A reader never sees an incomplete file: files are written under a temporary name and renamed,
     and objects behind a URL as a whole.
@@ -184,7 +185,7 @@ def save_safetensors(model, path, layout, preprocessing=None, classes=None) -> l
         classes: its `vit_tf.Classes`; None means no class names, and a softmax.
 
     Returns:
-        What the layout cannot store, one sentence each.
+        Settings that the layout cannot store, one sentence each.
 
     Raises:
         ValueError: if the layout cannot store the model; the message states the reason.
@@ -203,18 +204,19 @@ def model_weights(model, name="", preprocessing=None) -> ModelWeights:
         name: where the model is from, for messages.
         preprocessing: its `Preprocessing`; None if it is unknown.
     """
-    return ModelWeights(model, published_entries(model), name, preprocessing)
+    return ModelWeights(model, published_rules(model), name, preprocessing)
 
 
-def published_entries(model) -> list[Entry]:
+def published_rules(model) -> list[Rule]:
     """The published arrays that hold each variable of a model."""
-    return family_of(model.config).published.entries(model)
+    return family_of(model.config).published.rules(model)
 
 
 def published_arrays(model):
     """Yields `(published key, float32 array)` for all weights of a model."""
-    for entry in published_entries(model):
-        yield from entry.arrays().items()
+    weights = model_weights(model)
+    for key in weights.shapes:
+        yield key, weights.read(key)
 
 
 def _open_published(path):

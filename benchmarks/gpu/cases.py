@@ -1,4 +1,4 @@
-"""What is checked and timed. Each case has a name, by which it is asked for in another process."""
+"""The cases that are checked and timed. Another process asks for a case by its name."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""What the benchmark needs of a machine, and what the machine is."""
+"""The requirements of the benchmark, and a description of the machine."""
 
 import datetime
 import importlib.util

@@ -1,4 +1,4 @@
-"""The ops in plain PyTorch, with the gradients of autograd: what the errors are compared with.
+"""The ops in plain PyTorch, with the gradients of autograd, as the reference of errors.
 
 The steps are those of `custom_ops.reference`: products in the dtype of the inputs, softmax in
 float32, or float64 for float64.

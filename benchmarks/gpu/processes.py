@@ -58,7 +58,7 @@ def run_cases(cases, request, deadline, say, workers=1, command=COMMAND):
 
     Returns:
         The list of answers, in the order of the cases: dicts of `name`, `op`, `dtype`, `problems`,
-        and what the worker adds; and the list of cases that were not run, for want of time.
+        and values of the worker; and the list of cases that were not run, for want of time.
     """
     progress = Progress(request["kind"], len(cases), say)
     answers = {}

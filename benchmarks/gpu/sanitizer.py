@@ -10,7 +10,7 @@ import time
 from tests.checkout import ROOT
 
 TOOLS = ("memcheck", "racecheck")
-# What the sanitizer exits with if it found an error; `sanitized` itself exits with 1.
+# Exit code of the sanitizer if it found an error; `sanitized` itself exits with 1.
 FOUND = 9
 # Most seconds of one run.
 MOST_SECONDS = 120
@@ -67,7 +67,7 @@ def _problems(command, seconds):
 
 
 def problems_in(code, text):
-    """The problems in what the sanitizer and `sanitized` printed.
+    """The problems in the output of the sanitizer and of `sanitized`.
 
     Args:
         code: the exit code.

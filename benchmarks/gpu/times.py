@@ -18,7 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from benchmarks.gpu.cases import BACKENDS
 from benchmarks.gpu.tensors import DEVICE
 
-# Milliseconds of one sample: a sample of many calls hides what the host needs to start them.
+# Milliseconds of one sample: a sample of many calls hides the time to start them.
 SAMPLE_MS = 5.0
 # Largest difference from PyTorch's result, as a fraction of its largest number.
 CLOSE = 3e-2

@@ -51,7 +51,7 @@ def main():
         print(json.dumps(answer), flush=True)
         if not usable:
             sys.exit(3)
-        # What PyTorch keeps for later tensors may be most of the memory.
+        # Memory that PyTorch keeps for later tensors may be most of it.
         torch.cuda.empty_cache()
 
 

@@ -3,7 +3,7 @@
 All systems load the same random weights, made from one published `.npz`, and their logits are
 first compared with those of this project's reference implementation. Exports of this project are
 called with uint8 images (`serving_uint8`, preprocessing and all outputs included), the others with
-float input that is normalised beforehand. In every round, each system in turn runs for --seconds,
+float input that is normalized beforehand. In every round, each system in turn runs for --seconds,
 after an untimed call unless that takes as long, while the processes of all others are stopped; then
 the peak of the processor is measured. Processes are pinned to as many CPUs as there are threads. A
 system that takes more than five times as long as the fastest is timed in the first round only.
@@ -79,7 +79,7 @@ def is_left_out(name, batch, arguments):
 
 
 class Results:
-    """What all runs have measured so far.
+    """The measurements of all runs so far.
 
     Attributes:
         rows: the rows of the tables.
@@ -137,7 +137,7 @@ class Run:
                 rates.append(peak_rates(self._threads, choose_cpus(self._threads)))
                 self._progress.add(self._name, self._threads, batch, turn)
         finally:
-            if rates and seconds:  # Of complete rounds, and of systems that did not fail.
+            if rates and seconds:  # Complete rounds only, of systems that did not fail.
                 self._add_rows(batch, differences, seconds, fastest(rates))
 
     def _time_round(self, batch, turn, seconds):

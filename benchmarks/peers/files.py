@@ -38,7 +38,7 @@ def prepare(name, activation, systems):
 
 
 def run(*command, fix=""):
-    """What a program prints; if it fails, ends this one with its last lines and the way out."""
+    """The output of a program; if it fails, ends this one with its last lines and the way out."""
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"error: {' '.join(command)} failed:\n{done.stderr[-3000:]}{fix}")

@@ -50,7 +50,7 @@ def main():
 
 
 def measure(arguments, folder, turns, skipped):
-    """Runs the turns; extends the list of their rows, and of lines about what did not run."""
+    """Runs the turns; extends the list of their rows, and of lines about skipped turns."""
     workers, running = {}, []
     try:
         for name, system in arguments.systems.items():

@@ -34,5 +34,5 @@ def _program():
 
 
 def fastest(measured):
-    """Of several results of `peak_rates`, the highest rate of each unit."""
+    """The highest rate of each unit in several results of `peak_rates`."""
     return {unit: max(rates[unit] for rates in measured) for unit in measured[0]}

@@ -25,7 +25,7 @@ from pipelines.stored_models.exported import is_saved_model
 CLASSES = 1000
 # The largest batch.
 IMAGES = 32
-# Sides of the squares of one colour in an image, in pixels.
+# Sides of the squares of one color in an image, in pixels.
 SQUARE = 8
 
 

@@ -1,9 +1,9 @@
-"""What a worker does for each kind of system; imports a system's package only when it is used.
+"""The calls of a worker for each kind of system; imports a system's package only when it is used.
 
 A runner is created from the folder of a model's files, the number of threads, and the options of
 its row. `versions` names its packages. `prepare(images)` takes uint8 `[B, H, W, 3]` and returns a
 function without arguments that computes the logits, float32 `[B, K]`, as a NumPy array. The systems
-of other projects get float input that is normalised beforehand; exports of this project get uint8.
+of other projects get float input that is normalized beforehand; exports of this project get uint8.
 Every result of `prepare` may be called from a thread of its own, beside the others.
 """
 
@@ -13,7 +13,7 @@ import runpy
 import numpy as np
 
 
-def normalised(images, channels_first=True):
+def normalized(images, channels_first=True):
     """float32 input in [-1, 1]."""
     values = images.astype(np.float32) * np.float32(2 / 255) - 1
     return np.ascontiguousarray(values.transpose(0, 3, 1, 2) if channels_first else values)
@@ -58,7 +58,7 @@ class OpenVino:
         self.versions = {"openvino": openvino.__version__.partition("-")[0]}
 
     def prepare(self, images):
-        floats = normalised(images)
+        floats = normalized(images)
         request = self._compile(floats.shape).create_infer_request()
         request.set_input_tensor(self._openvino.Tensor(floats, shared_memory=False))
 
@@ -82,7 +82,7 @@ class OpenVinoQueue(OpenVino):
     """A batch as requests of one image each, which run at the same time."""
 
     def prepare(self, images):
-        floats = normalised(images)
+        floats = normalized(images)
         compiled = self._compile((1, *floats.shape[1:]))
         logits = [None] * len(floats)
         queue = self._openvino.AsyncInferQueue(compiled)
@@ -114,7 +114,7 @@ class OnnxRuntime:
         self.versions = {"onnxruntime": onnxruntime.__version__}
 
     def prepare(self, images):
-        given = {self._session.get_inputs()[0].name: normalised(images)}
+        given = {self._session.get_inputs()[0].name: normalized(images)}
         return lambda: self._session.run(None, given)[0]
 
 
@@ -135,7 +135,7 @@ class PyTorch:
         self.versions = {"torch": torch.__version__, "timm": timm.__version__}
 
     def prepare(self, images):
-        given = self._torch.from_numpy(normalised(images)).to(self._dtype)
+        given = self._torch.from_numpy(normalized(images)).to(self._dtype)
 
         def call():
             with self._torch.inference_mode():
@@ -176,7 +176,7 @@ class KerasHub:
         self.versions = {"keras-hub": keras_hub.__version__, "tensorflow": self._tf.__version__}
 
     def prepare(self, images):
-        given = self._tf.constant(normalised(images, channels_first=False))
+        given = self._tf.constant(normalized(images, channels_first=False))
         serve = self._tf.function(lambda x: self._model(x, training=False))
         return lambda: self._tf.cast(serve(given), self._tf.float32).numpy()
 

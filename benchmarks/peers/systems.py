@@ -30,7 +30,7 @@ class System:
     Attributes:
         kind: name of its class in `runners.py`.
         dtype: of the matrix products, "float32" or "bfloat16".
-        options: what its class needs beside the files and the number of threads.
+        options: arguments of its class beside the files and the number of threads.
         ours: whether it is an export of this project.
         fused: whether it is a fused export.
         default: whether it runs without being named.

@@ -30,7 +30,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main():
-    # What libraries print goes to the log and not among the answers.
+    # Lines that libraries print go to the log and not among the answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     # A stopped process does not notice that the driver has ended.
@@ -98,7 +98,7 @@ def load(calls, seconds):
     Returns:
         `(answer, results)`: a dict of `latencies`: seconds of each call; `elapsed`: seconds until
         the last one ended; and `memory`: resident bytes, sampled from after the first calls to the
-        end; and what each function returned last.
+        end; and the last result of each function.
     """
     results = [call() for call in calls]
     latencies, errors, begin = [], [], time.perf_counter()

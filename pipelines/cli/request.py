@@ -4,7 +4,7 @@ import logging
 import os
 
 from pipelines.config import Assignments, Experiment, Request
-from pipelines.config.names import PACKED_PRECISIONS
+from pipelines.config.names import PRECISIONS
 from pipelines.config.recipes import get_recipe, summary
 from pipelines.errors import UserError
 from vit_tf.files import storage

@@ -37,7 +37,7 @@ class Augmentation:
         random_erasing: probability of erasing a rectangle.
         random_erasing_area: range of the rectangle's area, as a fraction of the image area.
         random_erasing_aspect: range of the rectangle's height over width.
-        random_erasing_fill: what fills the rectangle, "noise" or "grey".
+        random_erasing_fill: content of the rectangle, "noise" or "grey".
         mixup: `a` of Beta(a, a), from which the weight of an image in its mixture with another is
             drawn once per batch; 0 turns MixUp off. If cutmix is on too, each batch uses one of
             the two.

@@ -57,7 +57,7 @@ class Data(Augmentation):
             encoded images.
         sharding: "global": batches are the same on any number of hosts; "files": each host reads
             its own files.
-        bad_images: what happens at an image that cannot be decoded. "stop": the run ends; "skip":
+        bad_images: the reaction to an image that cannot be decoded. "stop": the run ends; "skip":
             the image is left out. In both cases a message names the image.
         resize: how images are resized to the model's size, except in training. "direct": without
             keeping the aspect ratio; "resize_small": the shorter side to `resize_to`, then a

@@ -39,8 +39,8 @@ class Experiment:
             (the digits model of the package), or none for random weights. As for fine-tuning, the
             head is set to zeros and position embeddings are resized.
         init_weights: the weights to take if init_from is a workdir: "final", "ema" or "best".
-        task: what is learned: "classification", the labels of the images; "masked_patches", what
-            masked patches show, without labels: the paper's self-supervision (docs/paper.md G).
+        task: "classification" learns the labels of the images; "masked_patches" the content
+            of masked patches without labels, the paper's self-supervision (docs/paper.md G).
         model, data, optimizer, schedule, train, masking, few_shot: the sections.
     """
 

@@ -14,10 +14,10 @@ class Masking:
     """Masked patch prediction, for task=masked_patches (docs/paper.md G).
 
     Attributes:
-        target: what is predicted of each corrupted patch. "color": its mean color, one of 512;
+        target: the prediction for each corrupted patch. "color": its mean color, one of 512;
             "downsample": the colors of 4 x 4 cells; "pixels": all pixels, with the squared error.
-        fraction: the part of the patches that is corrupted, above 0 to 1. Of these, 80 % become the
-            mask embedding, 10 % become another patch and 10 % stay as they are.
+        fraction: the part of the patches that is corrupted, above 0 to 1; 80 % of these become
+            the mask embedding, 10 % become another patch and 10 % stay as they are.
     """
 
     target: Literal["color", "downsample", "pixels"] = "color"

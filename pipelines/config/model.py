@@ -7,7 +7,8 @@ from typing import Any
 from pipelines.config.fields import check_choices, field_types, from_json
 from pipelines.config.names import Dtype
 from pipelines.errors import UserError
-from vit_tf.config import ModelConfig, StemConfig, dtypes
+from vit_tf.config import ModelConfig, StemConfig
+from vit_tf.config.checks import SYNONYMS
 from vit_tf.config.near_names import did_you_mean
 from vit_tf.config.variants import VARIANTS, get_variant
 from vit_tf.config.vit import Recompute
@@ -59,7 +60,7 @@ class Model:
     fields: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
 
     def __post_init__(self):
-        check_choices(self, "model.", synonyms=dtypes.SYNONYMS)
+        check_choices(self, "model.", synonyms=SYNONYMS)
         known = model_field_types(self.name)
         for path in self.fields:
             if path not in known:

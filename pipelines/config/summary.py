@@ -2,7 +2,7 @@
 
 
 def summary(experiment, images: int | None = None) -> list[str]:
-    """Returns a line about model, data and length, and one about optimizer and regularisation.
+    """Returns a line about model, data and length, and one about optimizer and regularization.
 
     Args:
         experiment: `Experiment`.
@@ -19,7 +19,7 @@ def summary(experiment, images: int | None = None) -> list[str]:
     return [
         f"{model.name} at {height} x {width} on {experiment.data.name}: {length} "
         f"{of} {train.batch_size:,} images{epochs}, {_task(experiment)}{weights}",
-        ", ".join([*_optimizer(experiment), *_regularisation(experiment)]),
+        ", ".join([*_optimizer(experiment), *_regularization(experiment)]),
     ]
 
 
@@ -44,8 +44,8 @@ def _optimizer(experiment):
         yield f"clipping at {optimizer.clip_norm:g}"
 
 
-def _regularisation(experiment):
-    """Dropout, and what else is on."""
+def _regularization(experiment):
+    """Dropout, and the other settings that are on."""
     model, data, train = experiment.model.config(num_classes=1), experiment.data, experiment.train
     yield f"dropout {getattr(model, 'dropout', 0.0):g}"
     if stochastic_depth := getattr(model, "stochastic_depth", 0.0):

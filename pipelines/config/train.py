@@ -40,7 +40,7 @@ class Train:
             largest number of few_shot.shots (early stopping in the paper's figure 4).
         few_shot_every: steps between few-shot evaluations, of which the first is before the first
             step; 0 turns them off. See few_shot.
-        non_finite: what happens at a loss or gradient that is not finite. "stop": the run ends;
+        non_finite: the reaction to a loss or gradient that is not finite. "stop": the run ends;
             "skip": the step changes no weights, at most 10 steps in a row; "rewind": the run
             restores the newest checkpoint and continues with the data after the failed step, at
             most 10 times to the same checkpoint.

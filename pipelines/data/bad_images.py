@@ -34,7 +34,7 @@ INPUT_ERRORS = (
     tf.errors.DataLossError,
     tf.errors.NotFoundError,
     tf.errors.UnknownError,
-    # Of remote files.
+    # Errors of remote files.
     tf.errors.AbortedError,
     tf.errors.DeadlineExceededError,
     tf.errors.FailedPreconditionError,

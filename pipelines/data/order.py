@@ -117,7 +117,7 @@ class TrainOrder:
 
     @functools.cached_property
     def _epochs(self):
-        """Of the epochs that were used last: the order of the blocks, see `_ordered_blocks`."""
+        """The order of the blocks in the epochs that were used last, see `_ordered_blocks`."""
         return {}
 
     def _ordered_blocks(self, epoch):

@@ -12,8 +12,8 @@ from vit_tf import cost
 
 _log = logging.getLogger(__name__)
 
-# Part of the devices' peak that training uses: what good implementations reach.
-UTILISATION = 0.45
+# Part of the devices' peak that training uses, as good implementations do.
+UTILIZATION = 0.45
 
 
 class Throughput(NamedTuple):
@@ -118,13 +118,13 @@ def decoding_rate(batches, batch_size, seconds):
 def needed_rate(config, teraflops):
     """Returns how many images per second training a model takes from its input.
 
-    Two FLOPs for each of `vit_tf.cost.training_macs`, at `UTILISATION` of the peak.
+    Two FLOPs for each of `vit_tf.cost.training_macs`, at `UTILIZATION` of the peak.
 
     Args:
         config: configuration of the model.
         teraflops: peak of all devices together, in 1e12 FLOPs per second.
     """
-    return UTILISATION * teraflops * 1e12 / (2 * cost.training_macs(config))
+    return UTILIZATION * teraflops * 1e12 / (2 * cost.training_macs(config))
 
 
 def format_throughput(result):

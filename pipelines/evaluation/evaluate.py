@@ -1,4 +1,4 @@
-"""Evaluates a model from disk on a labelled data set."""
+"""Evaluates a model from disk on a labeled data set."""
 
 import logging
 import time

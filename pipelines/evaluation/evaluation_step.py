@@ -124,7 +124,7 @@ class Evaluator(orbit.StandardEvaluator):
         """Measures one replica's slice of the global batch.
 
         Returns:
-            What the task's `measure` returns, with sums over all replicas; and the slot of
+            The result of the task's `measure`, with sums over all replicas; and the slot of
             each row that the input left out, -1 for the others.
         """
         sums, scored = self.task.measure(self.model, batch)
@@ -154,7 +154,7 @@ class Evaluator(orbit.StandardEvaluator):
         readable = "can be read"
         if self.task.leaves_out:
             readable += " and is of a class for which the label map names one of the model"
-        for count, problem in (("examples", readable), ("labelled", "has a label")):
+        for count, problem in (("examples", readable), ("labeled", "has a label")):
             if not sums.get(count, 1.0):
                 raise UserError(
                     f"None of the images of {self.data.source} {problem}. Is it the right data set?"

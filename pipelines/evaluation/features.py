@@ -15,7 +15,7 @@ from pipelines.runs.progress import compiling
 
 @dataclasses.dataclass(frozen=True)
 class Features:
-    """Features of labelled images, sorted by id.
+    """Features of labeled images, sorted by id.
 
     Attributes:
         values: float32 `[n, F]`.

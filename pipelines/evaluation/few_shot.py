@@ -1,4 +1,4 @@
-"""Few-shot linear evaluation: regularised least squares on frozen features (docs/paper.md H.1).
+"""Few-shot linear evaluation: regularized least squares on frozen features (docs/paper.md H.1).
 
 NumPy only, without flags, files and devices. All arithmetic is float64: with a small `l2`, float32
 loses digits in the eigendecomposition, because the constant feature has an eigenvalue of 10,000
@@ -12,7 +12,7 @@ from pipelines.errors import UserError
 
 # Added to the standard deviation, so that a constant feature becomes 0.
 _EPSILON = 1e-5
-# Value of the feature that takes the place of a bias. It is regularised like the others, so it is
+# Value of the feature that takes the place of a bias. It is regularized like the others, so it is
 # large.
 _CONSTANT = 100.0
 # Values of test rows, scores or features, that are in memory at the same time.
@@ -32,7 +32,7 @@ def few_shot_accuracy(
         num_classes: number of classes.
         shots: training examples of each class; a class with fewer gives all it has.
         seed: of the selection, see `select`.
-        l2: strength of the regularisation, above 0. It is not multiplied by the number of examples.
+        l2: strength of the regularization, above 0. It is not multiplied by the number of examples.
 
     Returns:
         The fraction of the test examples whose class has the highest score (the first of equals).
@@ -59,7 +59,7 @@ def few_shot_grid(train, test, num_classes, shots, l2, seeds) -> np.ndarray:
         train, test: `features.Features`.
         num_classes: number of classes.
         shots: numbers of training examples of each class.
-        l2: strengths of the regularisation.
+        l2: strengths of the regularization.
         seeds: of the selections.
 
     Returns:
@@ -111,7 +111,7 @@ def predict(train, labels, test, num_classes, l2) -> np.ndarray:
         labels: integers `[n]`.
         test: float `[m, F]`.
         num_classes: number of classes.
-        l2: strengths of the regularisation; one eigendecomposition serves all of them.
+        l2: strengths of the regularization; one eigendecomposition serves all of them.
 
     Raises:
         UserError: if features are so large that values overflow.
@@ -149,12 +149,12 @@ def inputs(features, mean, deviation) -> np.ndarray:
 
 
 def solve(x, y, l2, form=None) -> np.ndarray:
-    """Solves regularised least squares for several strengths with one eigendecomposition.
+    """Solves regularized least squares for several strengths with one eigendecomposition.
 
     Args:
         x: float64 `[n, D]`.
         y: float64 `[n, K]`.
-        l2: strengths of the regularisation, above 0.
+        l2: strengths of the regularization, above 0.
         form: "features" solves W = (x^T x + l2 I)^-1 x^T y, "examples" the equal
             W = x^T (x x^T + l2 I)^-1 y; None takes the smaller matrix.
 

@@ -30,13 +30,13 @@ _LINE_EVERY = 10.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What is evaluated; `few_shot.check_settings` checks the numbers.
+    """The settings of an evaluation; `few_shot.check_settings` checks the numbers.
 
     Attributes:
         shots: numbers of training examples of each class, ascending.
-        l2: strengths of the regularisation.
+        l2: strengths of the regularization.
         seeds: number of selections; their seeds are 0, 1 and so on.
-        neighbors: whether to classify by nearest neighbours too.
+        neighbors: whether to classify by nearest neighbors too.
         probe: whether to fit a linear probe too.
     """
 
@@ -223,7 +223,7 @@ def _page(record):
         html_page.tiles([(_percent(row), f"% with {row['shots']} per class") for row in headline]),
         html_page.section(
             "Few-shot linear evaluation",
-            "Accuracy in % of regularised least squares on frozen features, mean and sample "
+            "Accuracy in % of regularized least squares on frozen features, mean and sample "
             "standard deviation over the selections of training images.",
             chart,
             html_page.table(*_table(record)),

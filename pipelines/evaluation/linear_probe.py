@@ -38,7 +38,7 @@ def linear_probe(train, test, grid=GRID, max_iterations=_MAX_ITERATIONS):
     """Fits logistic regression (L-BFGS) to whitened features (docs/paper.md H.2).
 
     The strength of the L2 penalty is chosen on held-out training rows: of each class the second and
-    every fifth row after it, in the order of the ids. Of equal accuracies, the first in the grid is
+    every fifth row after it, in the order of the ids. The first of equal accuracies in the grid is
     taken. The final fit is on all training rows.
 
     Args:

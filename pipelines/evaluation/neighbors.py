@@ -1,9 +1,9 @@
-"""k-nearest-neighbour classification of features, beside the few-shot evaluation."""
+"""k-nearest-neighbor classification of features, beside the few-shot evaluation."""
 
 import numpy as np
 
 NEIGHBORS = (1, 10, 20)
-# Of the weights exp(similarity / temperature); as in Wu et al., arXiv 1805.01978.
+# In the weights exp(similarity / temperature); as in Wu et al., arXiv 1805.01978.
 TEMPERATURE = 0.07
 # Similarities that are in memory at the same time, as float32 and with int64 row numbers.
 _BLOCK_SIMILARITIES = 2**25
@@ -15,7 +15,7 @@ def neighbor_accuracies(train, test, num_classes, neighbors=NEIGHBORS):
     Args:
         train, test: `features.Features`, finite.
         num_classes: number of classes.
-        neighbors: numbers of neighbours k that vote.
+        neighbors: numbers of neighbors k that vote.
 
     Returns:
         The accuracies, k -> fraction; and notes, sentences about each k that was left out because

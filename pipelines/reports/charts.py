@@ -8,7 +8,7 @@ from pipelines.reports.html_page import escape
 
 # In CSS pixels: the size of a chart, and the margins around its axes.
 CHART = {"width": 520, "height": 270, "left": 52, "right": 16, "top": 14, "bottom": 44}
-# Most curves in one chart: `report.css` has as many colours and line styles.
+# Most curves in one chart: `report.css` has as many colors and line styles.
 MAX_SERIES = 4
 
 

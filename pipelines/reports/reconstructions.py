@@ -15,7 +15,7 @@ from vit_tf.files.atomic_file import write_atomically
 
 _IMAGES = 8
 _TAG = "masked patches"
-_WIDTH = 96  # Of a picture on the page, in CSS pixels.
+_WIDTH = 96  # Width of a picture on the page, in CSS pixels.
 _GAP = 2  # Pixels between two pictures in TensorBoard.
 
 

@@ -1,4 +1,4 @@
-"""What a run writes for TensorBoard: curves, images, histograms and its configuration."""
+"""The files of a run for TensorBoard: curves, images, histograms and its configuration."""
 
 import contextlib
 import json

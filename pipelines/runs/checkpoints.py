@@ -125,7 +125,7 @@ class CheckpointStore:
         """
         found = steps(self._directory)
         for step in reversed(found):
-            # Of a URL, the copy that has been checked is the one that is read.
+            # The copy of a URL that has been checked is the one that is read.
             with _on_disk(_path(self._directory, step)) as folder:
                 if (damage := _find_damage(folder)) is not None:
                     _log.info(f"skipping the checkpoint of step {step}: {damage}")

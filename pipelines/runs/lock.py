@@ -20,7 +20,7 @@ from vit_tf.files import storage
 _log = logging.getLogger(__name__)
 
 _NAME = "lock"
-# What an otherwise empty workdir holds while it has a writer.
+# Files of an otherwise empty workdir while it has a writer.
 LOCKS = {_NAME, lease.NAME}
 # Errors of file systems without locks, such as Lustre mounted without `flock`.
 _UNSUPPORTED = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)

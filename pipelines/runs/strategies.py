@@ -77,7 +77,7 @@ def _tpu_strategy(tpu, zone, project):
     """Connects to a TPU in the way that TensorFlow documents.
 
     Finding the TPU has a timeout, because without a TPU the resolver polls a metadata service for
-    minutes. Initialisation has no timeout. After a failed initialisation TPUStrategy is not called,
+    minutes. Initialization has no timeout. After a failed initialization TPUStrategy is not called,
     because it would raise an IndexError.
     """
     try:

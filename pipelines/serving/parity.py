@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from pipelines.config.fields import differences
 from vit_tf.analysis.relative_difference import relative_difference
-from vit_tf.checkpoints.messages import summarize
 from vit_tf.checkpoints.published.vit_positions import POSITIONS
+from vit_tf.checkpoints.shapes import summarize
 from vit_tf.checkpoints.sidecar import stored_fields
 from vit_tf.weights import published_arrays
 

@@ -27,7 +27,7 @@ _IMPLEMENTATIONS = {PORTABLE: "reference", FUSED: "compiled"}
 # A fused export contains the library, and two lines of Python that load it into TensorFlow.
 LOADER = os.path.join("assets.extra", "load_ops.py")
 _LIBRARY = "_vit_ops.so"
-# What a copy to a URL that was cut before its marker may hold.
+# Contents of a copy to a URL that was cut before its marker.
 _COPIED_BEFORE = {"assets", "assets.extra", "fingerprint.pb", "variables"}
 _LOADER_LINES = f"""import pathlib, tensorflow as tf
 tf.load_op_library(str(pathlib.Path(__file__).with_name("{_LIBRARY}")))
@@ -46,7 +46,7 @@ class ExportReport:
         max_difference: largest relative difference from the model that `export` compares with, see
             `check_saved_model`.
         tolerance: the largest allowed difference.
-        load_seconds: what loading it took in the process that checked it.
+        load_seconds: the time to load it in the process that checked it.
         coverage: for a fused one, how many blocks are packed, in which precision; else None.
     """
 

@@ -15,7 +15,7 @@ from vit_tf.images.decoding import decode_image
 from vit_tf.preprocessing import Classes
 
 # Largest relative difference allowed between the export and the model, by compute dtype. Graph
-# optimisation changes the rounding; measured up to 12 layers: 2e-6 in float32, 1e-3 in float16,
+# optimization changes the rounding; measured up to 12 layers: 2e-6 in float32, 1e-3 in float16,
 # 2e-2 in bfloat16. A wrong resize or a lost weight causes much larger differences.
 TOLERANCE = {"float64": 1e-4, "float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
 # Outputs that are computed from the probabilities.

@@ -6,14 +6,14 @@ import keras
 import tensorflow as tf
 
 from vit_tf.layers import StandardizedKernels
-from vit_tf.models.inner_layers import all_layers
+from vit_tf.models.image_model import all_layers
 
 
 @contextlib.contextmanager
 def stored_weights(model):
     """A context in which the functions to export are traced: they read the values that it gives.
 
-    Kernels of standardised convolutions are stored standardised. Weights that a model with mixed
+    Kernels of standardized convolutions are stored standardized. Weights that a model with mixed
     precision rounds to bfloat16 in each call are stored in bfloat16: the results are the same, the
     file is half as large, and no call casts them.
 

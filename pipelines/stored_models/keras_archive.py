@@ -19,7 +19,7 @@ import keras
 import vit_tf
 from pipelines.stored_models.stored_model import StoredModel
 from vit_tf.checkpoints.sidecar import read_sidecar
-from vit_tf.config.dtypes import POLICIES
+from vit_tf.config.checks import POLICIES
 from vit_tf.families import FAMILIES, config_from_dict, family_of
 from vit_tf.files import storage
 from vit_tf.size_checks import MAX_COMPRESSION, check_size

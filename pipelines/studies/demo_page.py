@@ -1,4 +1,4 @@
-"""The HTML page of the demo: the stages, the results, and what the model learned."""
+"""The HTML page of the demo: the stages, the results, and the learned filters."""
 
 import dataclasses
 import datetime
@@ -22,7 +22,7 @@ from vit_tf.models import VisionTransformer
 
 _MAX_COMPONENTS = 16
 _MAX_EXAMPLES, _MAX_WRONG = 16, 4
-_MAP_WIDTH = 330  # Of the filters and of the position maps, in CSS pixels.
+_MAP_WIDTH = 330  # Width of the filters and of the position maps, in CSS pixels.
 _TITLE = "A Vision Transformer, from its first step to a service"
 
 
@@ -82,7 +82,7 @@ def write(path, results):
             html_page.check_table(checks),
         ),
         html_page.section(
-            "What to run next",
+            "Next commands",
             "The two training runs are ordinary workdirs; every command works on them.",
             html_page.code(next_commands(os.path.dirname(path))),
         ),
@@ -135,7 +135,7 @@ def _what_was_done(results):
         f"and classifies the test images from their PNG files ({seconds['serving']:.0f} s).",
     ]
     return html_page.section(
-        "What was done",
+        "Steps of the demo",
         "Everything ran on this machine, without a download.",
         html_page.steps(steps),
     )
@@ -208,7 +208,7 @@ def _curves(results):
 
 def _learned(results):
     model = results.model
-    # The digits are grey: only the sum of a filter over the colours was trained.
+    # The digits are gray: only the sum of a filter over the colors was trained.
     kernel = model.patch_embedding.kernel.numpy().sum(axis=2, keepdims=True)
     components, values = inspection.filter_components(kernel, _MAX_COMPONENTS)
     share = float((values[:4] ** 2).sum() / (values**2).sum())
@@ -223,7 +223,7 @@ def _learned(results):
                 "principal components of the patch filters",
             ),
             f"The {len(components)} largest principal components of the patch embedding, summed "
-            "over red, green and blue, since the digits are grey. Each is scaled to its full "
+            "over red, green and blue, since the digits are gray. Each is scaled to its full "
             f"range, and its sign is arbitrary. The first four hold {share:.0%} of the variance.",
         )
     ]
@@ -242,12 +242,12 @@ def _learned(results):
                     "similarity of the position embeddings",
                 ),
                 "One tile per patch: cosine similarity of its position embedding with all others, "
-                "from -1 (violet) to 1 (yellow). Neighbours are similar: partly because resizing "
+                "from -1 (violet) to 1 (yellow). Neighbors are similar: partly because resizing "
                 "to a finer grid interpolates, partly because of training.",
             )
         )
     return html_page.section(
-        "What the model learned",
+        "Learned filters and positions",
         "The embedding of patches and positions after fine-tuning (paper, figure 7).",
         html_page.row(*blocks),
     )

@@ -112,7 +112,7 @@ def run(path, strategy, assignments=()):
 
 
 def _examine(path, pretraining, finetuning, strategy, timer) -> demo_page.DemoResults:
-    """The stages after training: evaluation, export, service, and what the model learned."""
+    """The stages after training: evaluation, export, service, and the learned filters."""
     pretrain, finetune = (Workdir(os.path.join(path, name)) for name in ("pretrain", "finetune"))
 
     timer.start("evaluating", "on the held-out test images")

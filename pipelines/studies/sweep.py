@@ -60,7 +60,7 @@ def run(plan: Plan, path, strategy) -> dict:
     """Runs a sweep, or what is left of it, and prints its table.
 
     Args:
-        plan: what to train.
+        plan: the trials.
         path: directory of the sweep; created if missing. The trials that are finished there are
             not run again.
         strategy: where to train and evaluate.
@@ -88,7 +88,7 @@ class _Sweep:
         self._plan, self._path, self._strategy, self._check = plan, path, strategy, check
         trials = [_row(trial, trial.tuning, f"trials/{trial.name}") for trial in plan.trials]
         self._done = _read_results(plan, trials, path)
-        self._seconds = self._flops = 0  # Of the runs so far.
+        self._seconds = self._flops = 0  # Sums over the runs so far.
         self._record = {
             "command": _COMMAND,
             "hold_out": plan.hold_out,

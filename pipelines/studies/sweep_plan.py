@@ -1,4 +1,4 @@
-"""What a sweep trains: the trials of its grid, and the part of the training split it holds out."""
+"""The plan of a sweep: the trials of its grid, and the part of the training split it holds out."""
 
 import dataclasses
 import functools

@@ -8,7 +8,7 @@ import statistics
 
 from pipelines.tasks.metrics import as_text, main_metric
 
-# What the table shows in place of a metric of a run that failed.
+# The table's text in place of a metric of a run that failed.
 _FAILED = "not finite"
 
 

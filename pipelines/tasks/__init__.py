@@ -1,1 +1,1 @@
-"""What is learned: tasks with their targets, losses and metrics."""
+"""Tasks with their targets, losses and metrics."""

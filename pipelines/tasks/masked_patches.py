@@ -75,7 +75,7 @@ class MaskedPatches:
         ]
 
     def explanation(self) -> str:
-        """What is corrupted and predicted of an image."""
+        """The corrupted parts of an image and the predictions for them."""
         count, replaced, unchanged = self._counts()
         what = {
             "color": "the mean color, one of 512",
@@ -147,7 +147,7 @@ class MaskedPatches:
         return tf.reduce_mean(each, axis=(1, 2))
 
     def pictures(self, model, batch):
-        """What the task does to some images, for reports.
+        """The effect of the task on some images, for reports.
 
         Args:
             model: from `create_model`.
@@ -155,7 +155,7 @@ class MaskedPatches:
 
         Returns:
             Dict of float32 `[b, H', W', 3]` in [0, 1], of whole patches: "image"; "corrupted", with
-            masked patches in grey and replaced patches as the patches that replace them; "target",
+            masked patches in gray and replaced patches as the patches that replace them; "target",
             what is to be predicted of every patch; "prediction", for every patch.
         """
         images = batch["image"]

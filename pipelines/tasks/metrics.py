@@ -18,7 +18,7 @@ def metric_sums(labels, logits, weights, losses):
 
     Returns:
         Dict of float32 scalars: "examples", "loss", "accuracy" and "top_5_accuracy"; multi-label:
-        "examples", "loss", "labelled" (images with a label) and "precision_at_1" (of these, the
+        "examples", "loss", "labeled" (images with a label) and "precision_at_1" (of these, the
         images whose most probable class is one of their labels).
     """
     own = _accuracies if labels.dtype.is_integer else _precision
@@ -55,7 +55,7 @@ def _precision(labels, logits):
     is_label = tf.gather(labels, top, axis=1, batch_dims=1) > 0
     has_nan = tf.reduce_any(tf.math.is_nan(logits), axis=1)
     return {
-        "labelled": tf.cast(tf.reduce_any(labels > 0, axis=1), tf.float32),
+        "labeled": tf.cast(tf.reduce_any(labels > 0, axis=1), tf.float32),
         "precision_at_1": tf.cast(is_label & ~has_nan, tf.float32),
     }
 
@@ -63,11 +63,11 @@ def _precision(labels, logits):
 def metric_means(sums):
     """`{"examples": n, "loss": ..., ...}`: sums divided by the number of examples.
 
-    "precision_at_1" is divided by "labelled", which is left out.
+    "precision_at_1" is divided by "labeled", which is left out.
     """
     sums = {name: float(value) for name, value in sums.items()}
     examples = sums.pop("examples")
-    counts = {"precision_at_1": sums.pop("labelled", 0.0)}
+    counts = {"precision_at_1": sums.pop("labeled", 0.0)}
     means = {name: value / counts.get(name, examples) for name, value in sums.items()}
     return {"examples": round(examples)} | means
 

@@ -1,4 +1,4 @@
-"""What masked patch prediction predicts of a patch: colors or pixels (docs/paper.md G.2).
+"""The targets of masked patch prediction: colors or pixels (docs/paper.md G.2).
 
 `N` patches of `P x P` pixels, row by row.
 """

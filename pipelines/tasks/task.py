@@ -1,4 +1,4 @@
-"""The task of an experiment: what its model learns."""
+"""The task of an experiment."""
 
 from pipelines.config import Experiment
 from pipelines.tasks.classification import Classification

@@ -1,4 +1,4 @@
-"""What a run does besides steps: log lines, histograms, checkpoints, pictures, evaluations."""
+"""The actions of a run besides steps: log lines, histograms, checkpoints, pictures, evaluations."""
 
 import dataclasses
 import math

@@ -6,7 +6,7 @@ import functools
 import tensorflow as tf
 
 from pipelines.errors import first_line
-from vit_tf.models.inner_layers import all_layers
+from vit_tf.models.image_model import all_layers
 
 
 @dataclasses.dataclass(frozen=True)

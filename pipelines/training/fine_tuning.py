@@ -1,4 +1,4 @@
-"""What a fine-tuning run takes from the model that it starts from, and whether that model fits.
+"""The settings that a fine-tuning run takes from its initial model, and whether that model fits.
 
 Architecture and dtype are those of the initial model, the settings of training those of the recipe.
 A recipe for built-in data, such as the default `digits`, says nothing about photos: for them the

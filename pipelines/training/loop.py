@@ -33,7 +33,7 @@ class TrainingLoop:
         settings: section `train` of the experiment.
         trainer: the training step; its dataset is open.
         data: the training data.
-        actions: what is done besides steps, in this order.
+        actions: done besides steps, in this order.
         non_finite: handles steps that are not finite.
         store: the checkpoints, for a signal.
         progress: measures the steps.

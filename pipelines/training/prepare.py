@@ -45,7 +45,7 @@ class PreparedRun:
         experiment: the `Experiment`; its splits are chosen, and its lengths are in steps if the
             number of images is known.
         model_config: configuration of the model, with the number of classes of the data.
-        task: what the model learns.
+        task: the task of the model.
         replicas: number of replicas that share a batch.
         notes: sentences about what was chosen.
         images: number of training images; None if the data cannot be opened.
@@ -184,7 +184,7 @@ def check_input(settings, model_config, replicas, on_tpu=False):
         )
     if settings.accumulate_steps > 1 and model_config.uses_batch_statistics:
         raise UserError(
-            f"train.accumulate_steps={settings.accumulate_steps} would normalise each micro-batch "
+            f"train.accumulate_steps={settings.accumulate_steps} would normalize each micro-batch "
             "by its own statistics, since this model has BatchNorm. Set model.norm=group, or "
             "train.accumulate_steps=1."
         )

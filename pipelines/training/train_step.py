@@ -158,7 +158,7 @@ class Trainer(orbit.StandardTrainer):
         """Forward, backward and update of one replica's slice of the global batch.
 
         All variables that a step changes are changed here, so on a TPU one program does all of it.
-        What changed outside of `strategy.run` would be updated by the host, in every step.
+        Those that changed outside of `strategy.run` would be updated by the host, in every step.
 
         Returns:
             `(mean loss of the global batch, norm of its gradient, whether the update was applied)`,
@@ -221,7 +221,7 @@ class Trainer(orbit.StandardTrainer):
             return index + 1, loss + one_loss, sums
 
         zeros = [tf.zeros(variable.shape) for variable in variables]
-        # Standardises kernels, and backpropagates through that, once for all micro-batches.
+        # Standardizes kernels, and backpropagates through that, once for all micro-batches.
         with tf.GradientTape() as tape:
             kernels = StandardizedKernels(self.model)
         values = kernels.substitute(variables)

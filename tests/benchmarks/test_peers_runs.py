@@ -59,8 +59,8 @@ def run(monkeypatch, tmp_path):
         monkeypatch.setattr(module, "Worker", FakeWorker)
     monkeypatch.setattr(driver, "peak_rates", lambda *_: {"avx2": 1e3})
 
-    def call(module, *arguments, **behaviour):
-        for name, value in behaviour.items():
+    def call(module, *arguments, **behavior):
+        for name, value in behavior.items():
             monkeypatch.setattr(FakeWorker, name, value)
         output = tmp_path / "found.json"
         systems = ["--systems", OURS, PEER, "--json", str(output)]
@@ -74,9 +74,9 @@ def run(monkeypatch, tmp_path):
     return call
 
 
-def run_batches(run, *arguments, **behaviour):
+def run_batches(run, *arguments, **behavior):
     options = ["--batches", "1", "2", "--rounds", "3", "--models", "ViT-B/16"]
-    return run(driver, *options, *arguments, **behaviour)
+    return run(driver, *options, *arguments, **behavior)
 
 
 def test_rates_are_of_the_operations_that_a_system_executes(run):
@@ -145,7 +145,7 @@ def test_batches_that_take_long_are_no_failure(run):
 
 
 @pytest.mark.parametrize(
-    "behaviour, code, turns, skipped",
+    "behavior, code, turns, skipped",
     [
         ({}, 0, [OURS, PEER] * 2, []),
         ({"failures": {"OpenVino": [WorkerError("it ended")]}}, 1, [OURS] * 2, [PEER]),
@@ -153,8 +153,8 @@ def test_batches_that_take_long_are_no_failure(run):
         ({"flat": False}, 1, [OURS, PEER] * 2, []),
     ],
 )
-def test_load_reports_turns_and_what_was_skipped(run, behaviour, code, turns, skipped):
-    received, found = run(load, "--clients", "6", **behaviour)
+def test_load_reports_turns_and_what_was_skipped(run, behavior, code, turns, skipped):
+    received, found = run(load, "--clients", "6", **behavior)
     assert received == code
     assert [row["system"] for row in found["turns"]] == turns
     assert len(found["skipped"]) == len(skipped)

@@ -7,7 +7,7 @@ import re
 
 from custom_ops import build_plan
 
-# What Linux calls the parts of each set, from the lowest set up.
+# Linux's names of the parts of each set, from the lowest set up.
 _FLAGS = {
     "baseline": set(),
     "avx2": {"avx2", "fma", "f16c"},

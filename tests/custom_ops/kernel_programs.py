@@ -52,7 +52,7 @@ _EMULATED = (
     # Coverage counters suffice: kernels compare no bytes that a fuzzer chooses.
     "-fno-sanitize-coverage=trace-cmp",
 )
-# What compilers define for an instruction set, but clang 14 does not.
+# Macros that compilers define for an instruction set, but clang 14 does not.
 _MACROS_OF_CLANG = {"amx": ("-D__AMX_BF16__=1",)}
 
 

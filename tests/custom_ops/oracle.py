@@ -214,9 +214,9 @@ def encoder(tokens, blocks, num_heads, activation, epsilon):
     """
 
     def norm(x, block, name):
-        centred = x - x.mean(axis=-1, keepdims=True)
-        deviation = np.sqrt((centred**2).mean(axis=-1, keepdims=True) + epsilon)
-        return centred / deviation * block[f"{name}/scale"] + block[f"{name}/bias"]
+        centered = x - x.mean(axis=-1, keepdims=True)
+        deviation = np.sqrt((centered**2).mean(axis=-1, keepdims=True) + epsilon)
+        return centered / deviation * block[f"{name}/scale"] + block[f"{name}/bias"]
 
     def gelu(x):
         if activation == "gelu_erf":

@@ -23,7 +23,7 @@ def run_python(program, *arguments, folder=ROOT, cwd=None, cold=False, **environ
         environment: variables that are set for it.
 
     Returns:
-        What it printed to stdout.
+        Its output on stdout.
     """
     # `-c` for `-W error::RuntimeWarning`, which a forked interpreter cannot read.
     start = "import runpy, sys, warnings; warnings.simplefilter('error', RuntimeWarning); "

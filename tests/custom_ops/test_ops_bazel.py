@@ -34,7 +34,7 @@ bazel() { command bazel --output_user_root="$OUTPUT" "$@"; }
 trap "bazel shutdown" EXIT
 """
 
-ANALYSE = """
+ANALYZE = """
 bazel query 'tests(//custom_ops/...)' > tests.txt
 bazel build --nobuild //custom_ops/...
 bazel aquery --output=jsonproto 'mnemonic("CppCompile|CppLink", deps(//custom_ops))' > actions.json
@@ -103,8 +103,8 @@ def _run(checkout, script, toolkit):
 
 @pytest.fixture(scope="module")
 def bazel(checkout):
-    """The copy after `ANALYSE`."""
-    return _run(checkout, ANALYSE, checkout / "it's a toolkit")
+    """The copy after `ANALYZE`."""
+    return _run(checkout, ANALYZE, checkout / "it's a toolkit")
 
 
 @pytest.fixture(scope="module")

@@ -133,7 +133,7 @@ def test_the_library_for_xla_is_optional(package):
     ):
         (folder / "xla/x.cc").write_text(text)
         [line], exists = lines()
-        # What an older build wrote does not belong to these sources.
+        # The file of an older build does not belong to these sources.
         assert line.startswith(f"ops: no library for XLA: {reason}") and not exists
         assert "\n" not in line
         # Later the loader quotes the reason.

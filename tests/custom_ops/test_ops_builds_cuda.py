@@ -101,8 +101,8 @@ REFUSAL = "#error -- unsupported GNU version! gcc versions later than 13 are not
 REFUSING = IMITATION.replace(
     "cat << END", f"echo 'crt/host_config.h:143:2: error: {REFUSAL}'; exit 1"
 )
-# What is wrong with a toolkit: files of it or of the package with their texts, None to delete one;
-# and what is said.
+# Faults of a toolkit: files of it or of the package with their texts, None to delete one; and the
+# message.
 FAULTS = {
     "a kernel": (
         {"custom_ops/cuda/c.cu": "?"},
@@ -219,7 +219,7 @@ def test_a_build_is_current_until_cuda_changes(package, nvcc, monkeypatch):
         return current
 
     assert is_current(True) is False
-    # What is asked for. Without a list any GPUs do.
+    # The GPUs that are asked for. Without a list any do.
     for archs in ("90a", "PTX,90a", ""):
         assert is_current(VIT_CUDA_ARCHS=archs), archs
     assert not is_current(VIT_CUDA_ARCHS="80") and not is_current(VIT_CUDA="0")
@@ -230,7 +230,7 @@ def test_a_build_is_current_until_cuda_changes(package, nvcc, monkeypatch):
     assert is_current(True) is False
     assert not is_current(NVCC_APPEND_FLAGS="-G") and not is_current(CXX="clang++")
     assert is_current(PATH="/nonexistent", CUDA_HOME="/nonexistent")
-    # What was built.
+    # The files that were built.
     for name in (f"_vit_cuda{target['suffix']}", "_vit_ops_cuda.txt"):
         (folder / name).rename(folder / "gone")
         assert not is_current(), name

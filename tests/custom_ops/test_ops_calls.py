@@ -31,9 +31,9 @@ def test_an_op_uses_the_threads_that_it_may_use(count, times_of_five):
 
 @pytest.mark.process
 @pytest.mark.parametrize("op", ["attention", "encoder"])
-def test_a_cancelled_op_ends_and_runs_again(op):
+def test_a_canceled_op_ends_and_runs_again(op):
     """The program compares it with a call of half the work."""
-    run_python("cancelled.py", op)
+    run_python("canceled.py", op)
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])

@@ -33,12 +33,12 @@ def test_every_program_passes_with_every_instruction_set():
     check(PLAIN, build_plan.sources()["TESTS"], instruction_sets.here())
 
 
-def test_the_lowest_set_has_no_memory_error_and_no_undefined_behaviour():
+def test_the_lowest_set_has_no_memory_error_and_no_undefined_behavior():
     check(MEMORY, build_plan.sources()["TESTS"], ["baseline"])
 
 
 @pytest.mark.heavy("native")
-def test_the_best_sets_have_no_memory_error_and_no_undefined_behaviour():
+def test_the_best_sets_have_no_memory_error_and_no_undefined_behavior():
     check(MEMORY, sorted(LOOPING), instruction_sets.best())
 
 

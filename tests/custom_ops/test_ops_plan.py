@@ -89,7 +89,7 @@ PAIRS = {
     ],
 )
 def test_no_function_of_a_wide_instruction_set_is_shared(tmp_path, isa, source):
-    """The linker keeps one copy of an inline function. Without optimisation all of them appear."""
+    """The linker keeps one copy of an inline function. Without optimization all of them appear."""
     flags = [*build_plan.sources()["ISA_COPTS"][isa], f"-DVIT_ISA={isa}", "-std=c++17", "-O0"]
     compiler = build_plan.find_compiler()
     if isa not in build_plan.isas(compiler):
@@ -108,7 +108,7 @@ def test_no_function_of_a_wide_instruction_set_is_shared(tmp_path, isa, source):
 @pytest.mark.process
 @pytest.mark.heavy("compilers")
 def test_the_kernels_compile_for_arm(tmp_path):
-    """What they include of the C library is only compared with the headers of this machine."""
+    """Their headers of the C library are only compared with the headers of this machine."""
     for file, text in (("gnu/stubs-32.h", ""), ("bits/wordsize.h", "#define __WORDSIZE 64\n")):
         (tmp_path / file).parent.mkdir()
         (tmp_path / file).write_text(text)

@@ -12,9 +12,9 @@ import time
 from tests.mutants import processes
 
 _HERE = pathlib.Path(__file__).parent
-# What the build writes into the package.
+# Files that the build writes into the package.
 _BINARIES = "_vit_*"
-# What the tests keep from run to run.
+# Folders that the tests keep from run to run.
 _CACHES = ("build/ops", "build/kernel_tests")
 # The environment of a run does not depend on that of the caller.
 _UNSET = ("PYTHONPATH", "PYTEST_ADDOPTS", "CXX")

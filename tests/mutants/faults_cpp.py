@@ -119,7 +119,7 @@ CPP = (
     ),
     Fault(
         "custom_ops/tf/shared_work.h",
-        "skipped synchronisation",
+        "skipped synchronization",
         "  work->wait();\n",
         "",
     ),

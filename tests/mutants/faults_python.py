@@ -77,7 +77,7 @@ PYTHON = (
     ),
     Fault(
         "vit_tf/layers/batch_norm.py",
-        "skipped synchronisation",
+        "skipped synchronization",
         "return _sum_over_replicas(tf.reduce_sum(sums * weights[:, None], axis=0))",
         "return tf.reduce_sum(sums * weights[:, None], axis=0)",
     ),
@@ -143,7 +143,7 @@ PYTHON = (
     ),
     Fault(
         "pipelines/training/train_step.py",
-        "skipped synchronisation",
+        "skipped synchronization",
         "loss, gradients = context.all_reduce(tf.distribute.ReduceOp.SUM, (loss, gradients))",
         "loss = context.all_reduce(tf.distribute.ReduceOp.SUM, loss)",
     ),
@@ -211,7 +211,7 @@ PYTHON = (
     ),
     Fault(
         "pipelines/runs/lease.py",
-        "skipped synchronisation",
+        "skipped synchronization",
         "        return self._is_own(self._read())\n",
         "        return True\n",
     ),

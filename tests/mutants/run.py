@@ -24,7 +24,7 @@ _NO_TEST_RAN = 5  # An exit code of pytest.
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What decides on a result.
+    """The settings that decide on a result.
 
     Attributes:
         root: the checkout whose files get the faults.
@@ -39,7 +39,7 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Result:
-    """What became of a fault.
+    """The outcome of a fault.
 
     Attributes:
         outcome: "killed", "survived" or "error".

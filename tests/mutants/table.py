@@ -41,7 +41,7 @@ class Fault:
         return text.replace(self.old, self.new)
 
     def problem(self, root):
-        """What is wrong with the entry in a checkout, as a text; None if it can be applied."""
+        """The problem of the entry in a checkout, as a text; None if it can be applied."""
         try:
             text = (pathlib.Path(root) / self.path).read_text()
         except FileNotFoundError:

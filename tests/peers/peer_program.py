@@ -140,9 +140,9 @@ def keep(path, model, size, output=lambda out: out, pixels=HALF):
 
 def run(model, images, output=lambda out: out, pixels=HALF):
     mean, std = (np.asarray(values) for values in pixels)
-    normalised = (images / 255 - mean) / std
+    normalized = (images / 255 - mean) / std
     with torch.no_grad():
-        given = torch.from_numpy(normalised.transpose(0, 3, 1, 2).astype(np.float32))
+        given = torch.from_numpy(normalized.transpose(0, 3, 1, 2).astype(np.float32))
         return output(model.eval()(given)).numpy()
 
 
@@ -188,7 +188,7 @@ def load(folder):
 
 
 def architectures(folder):
-    """Of all Vision Transformers that timm registers: pooling, heads, activation, epsilon."""
+    """Pooling, heads, activation and epsilon of all Vision Transformers that timm registers."""
     found = {}
     for name in timm.list_models(["vit_*", "deit_*", "flexivit_*", "test_vit*"]):
         with torch.device("meta"):

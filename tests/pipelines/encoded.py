@@ -22,11 +22,11 @@ def encode(array, file_format, **options):
 
 def every_format():
     """(bytes, uint8 pixels) of each format that is served, in several sizes."""
-    png, grey, alpha, bmp, jpeg = (
+    png, gray, alpha, bmp, jpeg = (
         pixels(*size, seed=i)
         for i, size in enumerate([(17, 23), (9, 31), (40, 5), (12, 18), (33, 20)])
     )
-    with_alpha = np.concatenate([alpha, grey[:1, :1, :1].repeat(40, 0).repeat(5, 1)], axis=-1)
+    with_alpha = np.concatenate([alpha, gray[:1, :1, :1].repeat(40, 0).repeat(5, 1)], axis=-1)
     first, second = (Image.fromarray(pixels(14, 8, seed)).convert("P") for seed in (5, 6))
     gif = io.BytesIO()
     first.save(gif, "GIF", save_all=True, append_images=[second])
@@ -34,7 +34,7 @@ def every_format():
     webp = pixels(21, 15, seed=7)
     return [
         (encode(png, "PNG"), png),
-        (encode(grey[..., 0], "PNG"), grey[..., :1].repeat(3, axis=-1)),
+        (encode(gray[..., 0], "PNG"), gray[..., :1].repeat(3, axis=-1)),
         (encode(with_alpha, "PNG"), alpha),
         (encode(bmp, "BMP"), bmp),
         (gif.getvalue(), np.array(first.convert("RGB"))),

@@ -25,7 +25,7 @@ def _smooth(height, width, mode="RGB"):
 
 
 def _frames(mode="RGB", size=(9, 7)):
-    return [Image.new("RGB", size, colour).convert(mode) for colour in ("red", "lime", "blue")]
+    return [Image.new("RGB", size, color).convert(mode) for color in ("red", "lime", "blue")]
 
 
 def _animation(frames, file_format, **options):
@@ -87,14 +87,14 @@ def readable():
 
     cmyk = rgb.convert("CMYK")
     plain, wide = np.asarray(rgb), _smooth(1, 20_000)
-    grey = rgb.convert("L")
+    gray = rgb.convert("L")
     palette = rgb.convert("P", palette=Image.Palette.ADAPTIVE)
     return {
         "1 x 1": ("png", encode(pixels(1, 1), "PNG"), pixels(1, 1), 0),
         "1 x 20000": ("png", _save(wide, "PNG"), np.asarray(wide), 0),
         "20000 x 1": ("jpg", jpeg(wide.transpose(Image.Transpose.ROTATE_90)), None, 0),
         "CMYK": ("jpg", jpeg(cmyk), np.asarray(cmyk.convert("RGB")), 12),
-        "grey JPEG": ("jpeg", jpeg(grey), np.asarray(grey.convert("RGB")), 6),
+        "gray JPEG": ("jpeg", jpeg(gray), np.asarray(gray.convert("RGB")), 6),
         "palette": ("png", _save(palette, "PNG"), np.asarray(palette.convert("RGB")), 0),
         "16 bit": ("png", encode(deep, "PNG"), (deep >> 8)[..., None].repeat(3, -1), 0),
         "RGBA": ("png", _save(alpha, "PNG"), plain, 0),

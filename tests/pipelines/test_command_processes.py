@@ -42,7 +42,7 @@ def test_progress_says_what_a_user_waits_for(trained):
 def test_signals_save_and_the_restarts_are_bitwise_the_same(trained):
     folder, _ = trained
     arguments = ["pretrain", *as_flags(*LONG), "--workdir", "signals"]
-    program = "tests.pipelines.programs.signalled"
+    program = "tests.pipelines.programs.signaled"
     for number in ("SIGTERM", "SIGINT"):
         result = run_module(program, number, 12, *arguments, cwd=folder)
         assert result.returncode == 75, result.stderr

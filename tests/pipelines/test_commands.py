@@ -1,4 +1,4 @@
-"""What commands refuse, and say: one clear error line, exit code 2, no incomplete files."""
+"""Refusals and messages of commands: one clear error line, exit code 2, no incomplete files."""
 
 import dataclasses
 import importlib

@@ -54,7 +54,7 @@ def continued(run, tmp_path_factory):
 
 
 def test_replicas_and_parts_continue_the_run_of_one_device(run, continued, tmp_path):
-    """With micro-batches, kernels are standardised once; their gradients are summed before."""
+    """With micro-batches, kernels are standardized once; their gradients are summed before."""
     _, folder = run
     expected, received = arrays(folder), arrays(continued)
     largest = max(np.abs(value).max() for value in expected.values())
@@ -89,20 +89,20 @@ def test_a_compiled_run_resumes_bitwise(run, tmp_path, logged):
     assert_same_weights(resumed, whole, ["final.npz"])
 
 
-def test_export_holds_standardised_kernels(run, tmp_path):
+def test_export_holds_standardized_kernels(run, tmp_path):
     make, folder = run
     if make is axial_resnet:
-        pytest.skip("its kernels are not standardised")
+        pytest.skip("its kernels are not standardized")
     model, preprocessing, _ = model_source.find(folder).open_model()
     report = saved_model.export(model, preprocessing, str(tmp_path))
     assert ("attend" in report.signatures) == (make is axial_hybrid)
     loaded = tf.saved_model.load(report.path)
     variables = {tuple(variable.shape): variable for variable in loaded.variables_}
     kernels = [value.numpy() for shape, value in variables.items() if len(shape) == 4]
-    standardised = [k for k in kernels if abs(k.std(axis=(0, 1, 2)) - 1).max() < 1e-2]
-    assert len(standardised) >= 5
-    assert all(abs(kernel.mean(axis=(0, 1, 2))).max() < 1e-5 for kernel in standardised)
-    # Kernels are standardised before the export: the graph has no root of a variance.
+    standardized = [k for k in kernels if abs(k.std(axis=(0, 1, 2)) - 1).max() < 1e-2]
+    assert len(standardized) >= 5
+    assert all(abs(kernel.mean(axis=(0, 1, 2))).max() < 1e-5 for kernel in standardized)
+    # Kernels are standardized before the export: the graph has no root of a variance.
     for name in set(report.signatures) - {"labels"}:
         graph = loaded.signatures[name].graph.as_graph_def()
         nodes = [node for function in graph.library.function for node in function.node_def]
@@ -115,7 +115,7 @@ def test_exports_of_an_axial_resnet_have_no_op_of_this_project(run, tmp_path):
     """Neither form has one: the fused form carries the library in vain. Both hold the averages."""
     make, folder = run
     if make is not axial_resnet:
-        pytest.skip("only this family has neither ops of ours nor standardised kernels")
+        pytest.skip("only this family has neither ops of ours nor standardized kernels")
     model, preprocessing, _ = model_source.find(folder).open_model()
     with custom_ops.implementation("compiled"):
         traced = make_signatures(model, preprocessing)["embed"].get_concrete_function().graph

@@ -286,9 +286,9 @@ def test_a_run_with_bad_images_resumes_bitwise(tmp_path, logged):
 def test_hostile_files_need_no_more_memory_than_ordinary_ones(tmp_path):
     """Files that would take 1.4 GB to 11 GB each if their headers were trusted."""
     make_folder(tmp_path / "ordinary", ordinary=30)
-    spoilt = make_folder(tmp_path / "spoilt", ordinary=30, odd=True, bad=True)
-    write(spoilt / "a", "bomb", "gif", hostile.gif_bomb())
-    write(spoilt / "b", "large", "png", encode(np.zeros((3000, 3000, 3), np.uint8), "PNG"))
+    spoiled = make_folder(tmp_path / "spoiled", ordinary=30, odd=True, bad=True)
+    write(spoiled / "a", "bomb", "gif", hostile.gif_bomb())
+    write(spoiled / "b", "large", "png", encode(np.zeros((3000, 3000, 3), np.uint8), "PNG"))
     program = "tests.pipelines.programs.peak_memory"
     done = process.run_module(program, tmp_path, cwd=tmp_path, cold=True)
     assert done.returncode == 0, done.stderr

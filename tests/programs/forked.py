@@ -1,4 +1,4 @@
-"""What `tests/test_fork_server.py` runs: `python forked.py MODE [ARGUMENT]`."""
+"""The program of `tests/test_fork_server.py`: `python forked.py MODE [ARGUMENT]`."""
 
 import atexit
 import json

@@ -32,8 +32,8 @@ TOPOLOGIES = ("v5e:2x2", "v3:2x2")
 _TIMEOUT = 3600  # Seconds of one compilation.
 
 MEANING = """
-What this shows: XLA's compiler for TPUs accepts the whole step of one replica, with its variables
-as arguments, and the step fits into the memory of one core. What it does not show: that TPUStrategy
+This shows: XLA's compiler for TPUs accepts the whole step of one replica, with its variables
+as arguments, and the step fits into the memory of one core. It does not show that TPUStrategy
 and the sums over cores work, that the libtpu of tensorflow-tpu accepts the same, what the step
 computes, and how fast. Nothing ran on a TPU."""
 
@@ -158,7 +158,7 @@ def missing() -> str:
 
 
 def compiled(module, topology) -> dict:
-    """What `compile_program.py` reports about a module, serialized StableHLO."""
+    """The report of `compile_program.py` about a module, serialized StableHLO."""
     with tempfile.NamedTemporaryFile(suffix=".mlir") as file:
         file.write(module)
         file.flush()

@@ -12,14 +12,14 @@ EPSILON = 1e-5
 
 
 def batch_norm(state, name, x, training=False):
-    """Normalises the last axis: by its moments in training, else by the running statistics."""
+    """Normalizes the last axis: by its moments in training, else by the running statistics."""
     if training:
         axes = tuple(range(x.ndim - 1))
         mean, variance = x.mean(axis=axes), x.var(axis=axes)
     else:
         mean, variance = state[f"{name}.running_mean"], state[f"{name}.running_var"]
-    normalised = (x - mean) / np.sqrt(variance + EPSILON)
-    return normalised * state[f"{name}.weight"] + state[f"{name}.bias"]
+    normalized = (x - mean) / np.sqrt(variance + EPSILON)
+    return normalized * state[f"{name}.weight"] + state[f"{name}.bias"]
 
 
 def softmax(x):

@@ -99,7 +99,7 @@ def embed(params, images):
 
 
 def positions_of(params, key=POSITIONS):
-    """What is added to the tokens, `[T, D]`, or None: one table, or vectors per row and column."""
+    """Positions of the tokens, `[T, D]`, or None: one table, or vectors per row and column."""
     if key in params:
         return params[key][0]
     if f"{key}_x" not in params:
@@ -222,16 +222,16 @@ def resize_positions(table, source_grid, target_grid, prefix):
     (old_rows, old_columns), (rows, columns) = source_grid, target_grid
     grid = np.asarray(table, np.float64)[prefix:].reshape(old_rows, old_columns, -1)
 
-    def neighbours(index, old, new):
+    def neighbors(index, old, new):
         at = 0.0 if new == 1 else index * (old - 1) / (new - 1)
         lower = min(math.floor(at), old - 1)
         return lower, min(lower + 1, old - 1), at - lower
 
     resized = []
     for row in range(rows):
-        top, bottom, down = neighbours(row, old_rows, rows)
+        top, bottom, down = neighbors(row, old_rows, rows)
         for column in range(columns):
-            left, right, along = neighbours(column, old_columns, columns)
+            left, right, along = neighbors(column, old_columns, columns)
             upper = grid[top, left] * (1 - along) + grid[top, right] * along
             lower = grid[bottom, left] * (1 - along) + grid[bottom, right] * along
             resized.append(upper * (1 - down) + lower * down)

@@ -103,7 +103,7 @@ def test_published_counts_of_stems(stage_depths):
 
 
 def test_published_counts_of_comparisons():
-    """The normalisation of the published models has as many parameters."""
+    """The normalization of the published models has as many parameters."""
     for name, millions in PUBLISHED_COMPARISONS.items():
         assert comparison_by_formula(name) / 1e6 == pytest.approx(millions, abs=0.1)
     added = comparison_by_formula("SE-R50") - bit_by_formula("BiT-R50x1")

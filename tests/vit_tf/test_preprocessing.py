@@ -92,7 +92,7 @@ def test_graph_with_unknown_shape_equals_eager(rule):
     (mapped,) = tf.data.Dataset.from_tensors(image).map(preprocessing)
 
     for result in (single(image), mapped, batch(image[None])[0]):
-        # Graph optimisation may change the order of the last additions.
+        # Graph optimization may change the order of the last additions.
         np.testing.assert_allclose(result, preprocessing(image), rtol=0, atol=1.2e-7)
 
 
@@ -286,20 +286,20 @@ def test_extreme_aspect_needs_little_memory(size):
     assert peak() - before < 500_000  # kB
 
     # The crop lies within the three central pixels.
-    centre = image[9_998:10_002] if size[1] == 1 else image[:, 9_998:10_002]
-    np.testing.assert_allclose(result, _numpy_preprocess(centre, rule), atol=2e-3)
+    center = image[9_998:10_002] if size[1] == 1 else image[:, 9_998:10_002]
+    np.testing.assert_allclose(result, _numpy_preprocess(center, rule), atol=2e-3)
 
 
 @pytest.mark.parametrize("rule", ["resize_small", "shortest_edge", "center"])
 def test_a_side_above_int32_after_the_resize(rule):
-    """1 x 9,000,000 pixels become 256 x 2,304,000,000; the crop is that of the centre alone."""
+    """1 x 9,000,000 pixels become 256 x 2,304,000,000; the crop is that of the center alone."""
     image = _random_image((1, 9_000_000, 3))
-    centre = image[:, 4_499_997:4_500_003]
+    center = image[:, 4_499_997:4_500_003]
     for kind in ({}, {"interpolation": "area"}, {"interpolation": "bicubic", "antialias": True}):
         rule_and_kind = {"resize": rule, "resize_to": 256} | kind
         preprocessing = Preprocessing(image_size=(224, 224), **rule_and_kind)
         np.testing.assert_allclose(
-            preprocessing.resized(image), preprocessing.resized(centre), atol=1.01 if kind else 2e-3
+            preprocessing.resized(image), preprocessing.resized(center), atol=1.01 if kind else 2e-3
         )
 
 

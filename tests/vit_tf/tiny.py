@@ -102,5 +102,5 @@ def unallocated():
         with keras.StatelessScope(initialize_variables=False):
             yield
     finally:
-        # Keras lists such variables for a later initialisation, which is not needed.
+        # Keras lists such variables for a later initialization, which is not needed.
         keras.utils.clear_session(free_memory=False)

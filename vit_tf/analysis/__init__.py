@@ -1,4 +1,4 @@
-"""Pure functions: the costs of a model, and what it has learned.
+"""Pure functions: the costs of a model, its attention and its filters.
 
 `attention_maps`, `inspection` and `relative_difference` are imported when they are first used:
 costs need neither TensorFlow nor NumPy.

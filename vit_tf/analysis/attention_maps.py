@@ -31,7 +31,7 @@ def attention_maps(model, inputs):
     """How much attention each patch gets, in every layer and head.
 
     With a class token: the softmax weights from the class token to the patches. They are not
-    normalised again: together with the class token's weight for itself they sum to 1. Without a
+    normalized again: together with the class token's weight for itself they sum to 1. Without a
     class token: the mean over the queries of all patches. In an axial model, the row and column
     attention of a layer count as one attention, the product of their matrices in each head.
 

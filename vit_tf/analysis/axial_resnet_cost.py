@@ -18,9 +18,9 @@ from vit_tf.analysis.layer_costs import (
 from vit_tf.config import AxialResNetConfig
 
 
-def parts(config: AxialResNetConfig, size, fused) -> dict[str, Cost]:
-    """Costs of an image by part; `fused` has no effect, see `vit_cost.parts`."""
-    del fused
+def parts(config: AxialResNetConfig, size, compiled) -> dict[str, Cost]:
+    """Costs of an image by part; `compiled` has no effect, see `vit_cost.parts`."""
+    del compiled
     channels, sides = config.root_channels, halved(config.image_size)
     pixels, padded = sides[0] * sides[1], (sides[0] + 2) * (sides[1] + 2)
     image = 3 * (config.image_size[0] + 6) * (config.image_size[1] + 6)
@@ -70,7 +70,7 @@ def _attention(config, sizes, size, shortcut):
     """Attention; `sizes` are its channels, its pixels and the pixels of a line."""
     filters, pixels, span = sizes
     values, maps = filters // config.heads, config.heads * pixels * span
-    # The values wait while the logits are normalised.
+    # The values wait while the logits are normalized.
     wait = shortcut + size * filters * pixels
     return (
         conv(1, filters, 2 * filters, pixels)

@@ -1,7 +1,7 @@
-"""What a Vision Transformer has learned, as arrays and as pictures (paper, section 4.5).
+"""Filters, positions and attention of a Vision Transformer, as arrays and pictures (section 4.5).
 
 All functions compute on NumPy arrays that were taken from a model; none of them runs a model.
-The pictures are float arrays in [0, 1], `[h, w]` grey or `[h, w, 3]` RGB.
+The pictures are float arrays in [0, 1], `[h, w]` gray or `[h, w, 3]` RGB.
 
 Shapes: `P` patch side in pixels, `C` channels, `D` width, `T` prefix tokens, `N = rows * columns`
 patches in row-major order.
@@ -10,8 +10,8 @@ patches in row-major order.
 import numpy as np
 import tensorflow as tf
 
-# Nine evenly spaced colours of matplotlib's viridis. Its lightness is monotonic, so that pictures
-# are readable in grey print and for colour-blind people.
+# Nine evenly spaced colors of matplotlib's viridis. Its lightness is monotonic, so that pictures
+# are readable in gray print and for color-blind people.
 _VIRIDIS = np.array(
     [
         (0x44, 0x01, 0x54),
@@ -58,7 +58,7 @@ def filter_components(kernel, count=28):
 def position_similarity(table, grid, num_prefix_tokens=1):
     """Cosine similarity of every position embedding with every other (docs/paper.md J.2).
 
-    Figure 7, centre.
+    Figure 7, center.
 
     Args:
         table: float `[T + N, D]`.
@@ -83,7 +83,7 @@ def position_similarity(table, grid, num_prefix_tokens=1):
 def attention_map(class_row, grid, num_prefix_tokens=1):
     """Places the class token's attention on the patch grid.
 
-    The class token's attention to itself is left out. The other weights are not normalised again,
+    The class token's attention to itself is left out. The other weights are not normalized again,
     so that a map sums to at most 1.
 
     Args:
@@ -124,7 +124,7 @@ def tile(images, columns, gap=1, fill=1.0):
     Args:
         images: `[n, h, w]` or `[n, h, w, C]`, `n` at least 1.
         columns: images per row; the last row may be shorter.
-        gap: pixels between neighbours.
+        gap: pixels between neighbors.
         fill: value of gaps and of empty places.
 
     Returns:
@@ -150,10 +150,10 @@ def tile(images, columns, gap=1, fill=1.0):
 
 
 def colorize(values):
-    """Maps [0, 1] to colours from dark violet (0) over green to yellow (1).
+    """Maps [0, 1] to colors from dark violet (0) over green to yellow (1).
 
     Args:
-        values: float array of any shape; values outside [0, 1] get the colour of the nearer end.
+        values: float array of any shape; values outside [0, 1] get the color of the nearer end.
 
     Returns:
         float64 of that shape with a last axis of 3, RGB in [0, 1].
@@ -168,7 +168,7 @@ def encode_png(image):
 
     Args:
         image: uint8, or floating in [0, 1] (values outside are clipped), `[h, w]` or `[h, w, C]`
-            with 1 (grey), 3 (RGB) or 4 (RGBA) channels.
+            with 1 (gray), 3 (RGB) or 4 (RGBA) channels.
 
     Raises:
         ValueError: if the image has another shape or dtype, or a value is NaN.

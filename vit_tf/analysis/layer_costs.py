@@ -66,7 +66,7 @@ def layer_norm(width, rows, size):
 
 
 def group_norm(channels, pixels):
-    """A GroupNorm; keeps the centred values in float32, and two numbers per channel."""
+    """A GroupNorm; keeps the centered values in float32, and two numbers per channel."""
     values = FLOAT32 * channels * pixels
     kept = values + 2 * FLOAT32 * channels
     return Cost(parameters=2 * channels, arrays=2, kept=kept, live=2 * values)

@@ -9,10 +9,10 @@ from vit_tf.config import ResNetConfig, StemConfig
 from vit_tf.config.spatial import PATCH, QUADRATIC
 
 
-def parts(config: ResNetConfig, size, fused) -> dict[str, Cost]:
+def parts(config: ResNetConfig, size, compiled) -> dict[str, Cost]:
     """Costs of an image by part; for the arguments see `vit_cost.parts`."""
     root, sides = (_patch_root if config.has_patch_root else _pooled_root)(config, size)
-    unit = functools.partial(_pre_activation_unit, config, size=size, fused=fused)
+    unit = functools.partial(_pre_activation_unit, config, size=size, compiled=compiled)
     stages, pixels = _stages(config, unit, sides)
     costs = {"root": root}
     costs |= {f"stage{index + 1}": stage for index, stage in enumerate(stages)}
@@ -93,7 +93,7 @@ def _post_activation_unit(stage, filters, channels, before, after, size):
     return cost + Cost(live=wait + 2 * FLOAT32 * outside * pixels)
 
 
-def _pre_activation_unit(config, stage, filters, channels, before, after, size, fused):
+def _pre_activation_unit(config, stage, filters, channels, before, after, size, compiled):
     """See `_stages`."""
     kind = config.spatial_of(stage)
     sides = after if kind in QUADRATIC else before
@@ -102,7 +102,7 @@ def _pre_activation_unit(config, stage, filters, channels, before, after, size, 
         middle = conv(3, filters, filters, pixels)
     else:
         # The shortcut is in memory beside the layer; a layer after the mean keeps its own input.
-        middle = spatial_layer(kind, filters, sides, size, fused)
+        middle = spatial_layer(kind, filters, sides, size, compiled)
         middle = dataclasses.replace(middle, live=middle.live + size * outside * pixels)
         if kind in QUADRATIC and before != pixels:
             middle += Cost(kept=size * filters * pixels)
@@ -118,7 +118,7 @@ def _pre_activation_unit(config, stage, filters, channels, before, after, size, 
 def _branch(middle, filters, channels, before, pixels, size):
     """Layers of both kinds of units: convolutions, norms between them, perhaps a projection.
 
-    `middle` is the cost of what is between the two convolutions 1 x 1.
+    `middle` is the cost of the layer between the two convolutions 1 x 1.
     """
     outside = 4 * filters
     cost = (

@@ -16,7 +16,7 @@ from vit_tf.config import spatial
 from vit_tf.config.spatial import HEADS
 
 
-def spatial_layer(kind, filters, sides, size, fused) -> Cost:
+def spatial_layer(kind, filters, sides, size, compiled) -> Cost:
     """Costs of the layer of a value of `ResNetConfig.spatial`, without its inputs.
 
     Args:
@@ -24,9 +24,9 @@ def spatial_layer(kind, filters, sides, size, fused) -> Cost:
         filters: `f`.
         sides: (height, width) of the map.
         size: bytes of an activation.
-        fused: see `vit_cost.parts`.
+        compiled: see `vit_cost.parts`.
     """
-    return _LAYERS[kind](filters, sides, size, fused)
+    return _LAYERS[kind](filters, sides, size, compiled)
 
 
 def squeeze_excite(channels, pixels, size) -> Cost:
@@ -38,14 +38,14 @@ def squeeze_excite(channels, pixels, size) -> Cost:
     return numbers + Cost(kept=kept, live=2 * size * values)
 
 
-def _local_1d(filters, sides, size, fused):
-    del fused
+def _local_1d(filters, sides, size, compiled):
+    del compiled
     blocks = _ceil(sides[0] * sides[1], spatial.BLOCK_1D)
     return _local(filters, sides, size, blocks, spatial.BLOCK_1D, 2 * spatial.BLOCK_1D)
 
 
-def _local_2d(filters, sides, size, fused):
-    del fused
+def _local_2d(filters, sides, size, compiled):
+    del compiled
     blocks, queries, keys = 1, 1, 1
     for side, block, reach in zip(sides, spatial.BLOCK_2D, spatial.REACH_2D, strict=True):
         blocks *= _ceil(side, block)
@@ -66,8 +66,8 @@ def _local(filters, sides, size, blocks, queries, keys):
     return _projections(filters, pixels) + attention
 
 
-def _stand_alone(filters, sides, size, fused):
-    del fused
+def _stand_alone(filters, sides, size, compiled):
+    del compiled
     k, (rows, columns) = spatial.KERNEL_SIZE, sides
     blocks, window = _ceil(columns, k), 2 * k - 1
     queries = rows * blocks * k
@@ -88,45 +88,45 @@ def _stand_alone(filters, sides, size, fused):
     )
 
 
-def _sparse(filters, sides, size, fused):
+def _sparse(filters, sides, size, compiled):
     pixels = sides[0] * sides[1]
     length = spatial.sparse_block(sides)
     lines = _ceil(pixels, length)
     padded = lines * length
     halves = [
-        _attention(filters // 2, padded, size, padded * HEADS // 2, keys, fused)
+        _attention(filters // 2, padded, size, padded * HEADS // 2, keys, compiled)
         for keys in (length, lines)
     ]
     kept = sum(halves) + size * filters * pixels
     macs = filters * padded * (length + lines)
-    packed = size * 3 * filters * padded
-    live = packed + max(size * 3 * filters * pixels, *halves)
+    joint = size * 3 * filters * padded
+    live = joint + max(size * 3 * filters * pixels, *halves)
     return _projections(filters, pixels) + Cost(macs=macs, kept=kept, live=live)
 
 
-def _full(filters, sides, size, fused):
+def _full(filters, sides, size, compiled):
     pixels = sides[0] * sides[1]
-    live = _attention(filters, pixels, size, HEADS * pixels, pixels, fused)
-    kept = live + (0 if fused else size * filters * pixels)
+    live = _attention(filters, pixels, size, HEADS * pixels, pixels, compiled)
+    kept = live + (0 if compiled else size * filters * pixels)
     tables = Cost(parameters=2 * HEADS * (sum(sides) - 1), arrays=2)
     attention = Cost(macs=2 * filters * pixels**2, kept=kept, live=live)
     return _projections(filters, pixels) + tables + attention
 
 
-def _augmented(filters, sides, size, fused):
+def _augmented(filters, sides, size, compiled):
     pixels, offsets = sides[0] * sides[1], 2 * (sum(sides) - 1)
     key, value = spatial.attention_sizes(
         filters, spatial.KEY_FRACTION, spatial.VALUE_FRACTION, HEADS
     )
     keys, values, widest = HEADS * key, HEADS * value, HEADS * max(key, value)
     kept = size * pixels * (keys + values)
-    kept += _attention(widest, pixels, size, HEADS * pixels, pixels, fused)
+    kept += _attention(widest, pixels, size, HEADS * pixels, pixels, compiled)
     # The op reads relative logits again; the reference keeps which rows are hidden.
-    kept += FLOAT32 * HEADS * pixels**2 if fused else HEADS * pixels
-    # Beside the convolution: q, k, v and their packed copy, or logits and their bias before and
+    kept += FLOAT32 * HEADS * pixels**2 if compiled else HEADS * pixels
+    # Beside the convolution: q, k, v and their joint copy, or logits and their bias before and
     # after the search for hidden rows.
-    live = size * pixels * (filters - values + (6 if fused else 1) * widest)
-    live += (1 if fused else 3) * FLOAT32 * HEADS * pixels**2
+    live = size * pixels * (filters - values + (6 if compiled else 1) * widest)
+    live += (1 if compiled else 3) * FLOAT32 * HEADS * pixels**2
     relative = Cost(parameters=offsets * key, arrays=2, macs=pixels * keys * offsets)
     return (
         conv(3, filters, filters - values, pixels)
@@ -137,9 +137,9 @@ def _augmented(filters, sides, size, fused):
     )
 
 
-def _attention(width, pixels, size, rows, keys, fused):
+def _attention(width, pixels, size, rows, keys, compiled):
     """Bytes that attention keeps: q, k, v; the result and statistics, or the weights."""
-    if fused:
+    if compiled:
         return 4 * width * pixels * size + SOFTMAX_STATISTICS * FLOAT32 * rows
     return 3 * width * pixels * size + rows * keys * also_float32(size)
 

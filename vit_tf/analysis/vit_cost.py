@@ -22,13 +22,13 @@ from vit_tf.config import ViTConfig
 _ACTIVATION_TENSORS = {"gelu_tanh": 6, "gelu_erf": 4}
 
 
-def parts(config: ViTConfig, size, fused) -> dict[str, Cost]:
+def parts(config: ViTConfig, size, compiled) -> dict[str, Cost]:
     """Costs of an image by part.
 
     Args:
         config: configuration of the model.
         size: bytes of an activation.
-        fused: whether the compiled ops run, which store neither patches nor attention weights.
+        compiled: whether the compiled ops run, which store neither patches nor attention weights.
     """
     rows, columns = config.grid
     patches, width = rows * columns, config.hidden_size
@@ -36,10 +36,10 @@ def parts(config: ViTConfig, size, fused) -> dict[str, Cost]:
     costs = {}
     if config.stem:
         costs["stem"] = resnet_cost.stem(config.stem, config.image_size, size)
-    costs["embedding"] = _embedding(config, patches, tokens, size, fused)
+    costs["embedding"] = _embedding(config, patches, tokens, size, compiled)
     # Tokens that a token attends to, in each block of a layer.
     blocks = [
-        _block(config, tokens, keys, size, fused)
+        _block(config, tokens, keys, size, compiled)
         for keys in ((columns, rows) if config.axial else (tokens,))
     ]
     for block in blocks:
@@ -51,7 +51,7 @@ def parts(config: ViTConfig, size, fused) -> dict[str, Cost]:
             # No gradient reads the result of the second layer of an MLP.
             again = costs[name].macs // (2 if name == "mlp" else 1)
             costs[name] = dataclasses.replace(costs[name], again=again, kept=0)
-        # The input of every block, and what one block at a time keeps.
+        # The input of every block, and the tensors of one block at a time.
         inputs = len(blocks) * config.layers * tokens * width * size
         costs["recomputed"] = Cost(kept=inputs + max(kept))
     costs["norm"] = layer_norm(width, tokens, size)
@@ -73,7 +73,7 @@ def parts(config: ViTConfig, size, fused) -> dict[str, Cost]:
     return costs
 
 
-def _embedding(config, patches, tokens, size, fused):
+def _embedding(config, patches, tokens, size, compiled):
     height, width = config.feature_size
     channels = config.stem.channels if config.stem else 3
     source = height * width * channels
@@ -82,13 +82,13 @@ def _embedding(config, patches, tokens, size, fused):
     positions = _positions(config, tokens)
     tables = config.layers if config.position_injection == "every_layer" else 1
     # The compiled op reads the image itself, or the feature map that the stem already keeps.
-    kept = (0 if config.stem else source) if fused else patches * patch
+    kept = (0 if config.stem else source) if compiled else patches * patch
     mask = tokens * hidden if config.dropout else 0
     return dense(patch, hidden, patches) + Cost(
         parameters=prefix * hidden + tables * sum(positions),
         arrays=prefix + tables * len(positions),
         kept=kept * size + mask,
-        live=size * (source + max(tokens * hidden, 0 if fused else patches * patch)),
+        live=size * (source + max(tokens * hidden, 0 if compiled else patches * patch)),
     )
 
 
@@ -102,7 +102,7 @@ def _positions(config, tokens):
     return []
 
 
-def _block(config, tokens, keys, size, fused):
+def _block(config, tokens, keys, size, compiled):
     """Costs of one encoder block by part; the shortcut is in memory while each layer runs.
 
     Each of the `tokens` attends to `keys` of them.
@@ -111,16 +111,16 @@ def _block(config, tokens, keys, size, fused):
     stream, expanded = tokens * width, tokens * hidden
     masks = bool(config.dropout)
     norm = layer_norm(width, tokens, size)
-    # q | k | v (packed or split) and the result; then the weights or their statistics.
+    # q | k | v (joint or split) and the result; then the weights or their statistics.
     attention, weights = 4 * stream * size, config.heads * tokens * keys
     statistics = SOFTMAX_STATISTICS * FLOAT32 * config.heads * tokens
     softmax = weights * also_float32(size)
     if config.attention_dropout:
         kept = weights * (FLOAT32 + size + 1)
     else:
-        kept = statistics if fused else softmax
+        kept = statistics if compiled else softmax
     live = attention + statistics
-    if not fused:
+    if not compiled:
         apart = 3 * stream * size
         live = max(2 * apart, apart + weights * size, stream * size + softmax)
     projections = dense(width, 3 * width, tokens) + dense(width, width, tokens)
@@ -130,7 +130,7 @@ def _block(config, tokens, keys, size, fused):
     live += stream * size
     in_attention = Cost(macs=2 * tokens * keys * width, kept=attention + kept, live=live)
     if config.position_embedding == "relative":
-        in_attention += _relative_logits(config, tokens, size, fused)
+        in_attention += _relative_logits(config, tokens, size, compiled)
     return {
         "projections": norm + projections + in_projections,
         "attention": in_attention,
@@ -138,17 +138,17 @@ def _block(config, tokens, keys, size, fused):
     }
 
 
-def _relative_logits(config, tokens, size, fused):
+def _relative_logits(config, tokens, size, compiled):
     """Costs of `RelativeLogits`: products with `2 T` rows, one of them padding, then a shift."""
     stream, logits = tokens * config.hidden_size, config.heads * tokens**2
     # Gradients read the queries of each head. Those of the compiled attention also read the logits
     # in float32, those of the reference a byte for each row: whether all keys are hidden.
-    is_compiled = fused and not config.attention_dropout
+    is_compiled = compiled and not config.attention_dropout
     kept = FLOAT32 * logits if is_compiled else config.heads * tokens
     # Beside q | k | v and the shortcut: two copies of the queries, or the products and a copy of
     # them. Later, in the reference, three times all logits in float32.
     shift = size * (4 * stream + max(2 * stream, config.heads * tokens * (4 * tokens - 1)))
-    masked = 0 if fused else 3 * FLOAT32 * logits + 2 * size * stream
+    masked = 0 if compiled else 3 * FLOAT32 * logits + 2 * size * stream
     return Cost(
         parameters=(2 * tokens - 1) * (config.hidden_size // config.heads),
         arrays=1,

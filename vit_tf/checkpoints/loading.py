@@ -5,8 +5,8 @@ Everything is checked before the first variable changes.
 
 import dataclasses
 
-from vit_tf.checkpoints.grids import check_grid
-from vit_tf.checkpoints.messages import summarize
+from vit_tf.checkpoints.published.model_rules import variables_by_path
+from vit_tf.checkpoints.shapes import check_grid, summarize
 
 # Relative positions of a line of 4096 pixels; a hostile header cannot request more memory.
 _MOST_OFFSETS = 2 * 4096 - 1
@@ -70,41 +70,40 @@ def load_checkpoint(model, checkpoint, mapping, head, source_grid=None) -> LoadR
     path, shapes = checkpoint.path, checkpoint.shapes
     grid = checkpoint.grid if source_grid is None else check_grid(source_grid, path)
     _check_trained_fields(model.config, checkpoint.trained_config, mapping, path)
-    entries = mapping.entries(model)
-    head_entries = [
-        entry for entry in entries if _first_key(entry).startswith(mapping.HEAD_PREFIXES)
-    ]
-    loaded_head = _choose_head(head, head_entries, shapes, mapping, path)
-    loaded = [entry for entry in entries if entry not in head_entries] + loaded_head
+    rules, variables = mapping.rules(model), variables_by_path(model)
+    head_rules = [rule for rule in rules if _first_key(rule).startswith(mapping.HEAD_PREFIXES)]
+    loaded_head = _choose_head(head, head_rules, shapes, mapping, path)
+    loaded = [rule for rule in rules if rule not in head_rules] + loaded_head
     dropped = _find_dropped(shapes, loaded, mapping, path)
     positions, resized = mapping.read_positions(checkpoint, model, grid)
-    for entry in loaded:
-        if _first_key(entry) in positions:
+    for rule in loaded:
+        if _first_key(rule) in positions:
             continue
-        _check_shapes(entry, shapes, path)
-        for key in entry.shapes:
+        _check_shapes(rule, shapes, path)
+        for key in rule.shapes:
             checkpoint.check(key)
 
     # Arrays are read again, one at a time, so that memory never holds the whole file and the model.
-    for entry in loaded:
-        if (key := _first_key(entry)) in positions:
-            entry.variable.assign(positions[key])
+    for rule in loaded:
+        if (key := _first_key(rule)) in positions:
+            variables[rule.name].assign(positions[key])
         else:
-            entry.variable.assign(entry.pack([checkpoint.read(key) for key in entry.shapes]))
-    reset = [entry for entry in head_entries if entry not in loaded_head]
-    for entry in reset:
-        _reset(entry, mapping.head_layer(model, _first_key(entry)))
+            arrays = [checkpoint.read(key) for key in rule.shapes]
+            variables[rule.name].assign(rule.to_tensor(arrays))
+    reset = [rule for rule in head_rules if rule not in loaded_head]
+    for rule in reset:
+        _reset(variables[rule.name], mapping.head_layer(model, _first_key(rule)))
     return LoadReport(
         path=path,
-        loaded=[key for entry in loaded for key in entry.shapes],
-        reset=[key for entry in reset for key in entry.shapes],
+        loaded=[key for rule in loaded for key in rule.shapes],
+        reset=[key for rule in reset for key in rule.shapes],
         dropped=dropped,
         resized=resized,
         resized_tables=[
             key
-            for entry in loaded
-            for key, shape in entry.shapes.items()
-            if entry.resizable and tuple(shapes[key]) != tuple(shape)
+            for rule in loaded
+            for key, shape in rule.shapes.items()
+            if rule.resizable and tuple(shapes[key]) != tuple(shape)
         ],
         converted=getattr(checkpoint, "is_converted", False),
     )
@@ -112,7 +111,7 @@ def load_checkpoint(model, checkpoint, mapping, head, source_grid=None) -> LoadR
 
 def _check_trained_fields(config, trained, mapping, path):
     """Raises for weights that fit, but with which the model would compute something else."""
-    if type(config) is not type(trained):
+    if trained is None or trained.family != config.family:
         return  # Unknown, or of another family: then the arrays do not fit at all.
     ours, theirs = mapping.trained_fields(config), mapping.trained_fields(trained)
     for name in [name for name in ours if name in theirs]:
@@ -126,7 +125,7 @@ def _check_trained_fields(config, trained, mapping, path):
 
 def _find_dropped(shapes, loaded, mapping, path):
     """The keys of the file that the model does not use; raises if one of them is essential."""
-    unused = shapes.keys() - {key for entry in loaded for key in entry.shapes}
+    unused = shapes.keys() - {key for rule in loaded for key in rule.shapes}
     dropped = {
         key
         for key in unused
@@ -140,45 +139,45 @@ def _find_dropped(shapes, loaded, mapping, path):
     return sorted(dropped)
 
 
-def _first_key(entry):
-    return next(iter(entry.shapes))
+def _first_key(rule):
+    return next(iter(rule.shapes))
 
 
-def _choose_head(mode, head_entries, shapes, mapping, path):
-    """Which of the model's head entries are loaded under `mode`."""
+def _choose_head(mode, head_rules, shapes, mapping, path):
+    """Which of the model's head rules are loaded under `mode`."""
     before_last = tuple(mapping.HEAD_PREFIXES[:-1])
-    if mode == "reset" or not head_entries:
+    if mode == "reset" or not head_rules:
         return []
     if mode == "reset_last":
-        chosen = [entry for entry in head_entries if _first_key(entry).startswith(before_last)]
-        for entry in chosen:
-            _check_shapes(entry, shapes, path)
+        chosen = [rule for rule in head_rules if _first_key(rule).startswith(before_last)]
+        for rule in chosen:
+            _check_shapes(rule, shapes, path)
         return chosen
     try:
         for prefix in before_last:
-            is_in_model = any(_first_key(entry).startswith(prefix) for entry in head_entries)
+            is_in_model = any(_first_key(rule).startswith(prefix) for rule in head_rules)
             if not is_in_model and any(key.startswith(prefix) for key in shapes):
                 raise ValueError(
                     f"{path} has {prefix.rstrip('/')}, the model has none. Set "
                     'representation_size, or load with head="reset".'
                 )
-        for entry in head_entries:
-            _check_shapes(entry, shapes, path)
+        for rule in head_rules:
+            _check_shapes(rule, shapes, path)
     except ValueError:
         if mode == "keep":
             raise
         return []
-    return head_entries
+    return head_rules
 
 
-def _check_shapes(entry, shapes, path):
-    for key, expected in entry.shapes.items():
+def _check_shapes(rule, shapes, path):
+    for key, expected in rule.shapes.items():
         if key not in shapes:
             raise ValueError(
                 f"{path} has no array {key}, which the model needs with shape {tuple(expected)}. "
                 "The file is incomplete or was written for another model."
             )
-        if not _fits(tuple(shapes[key]), tuple(expected), entry.resizable):
+        if not _fits(tuple(shapes[key]), tuple(expected), rule.resizable):
             raise ValueError(
                 f"{path}: {key} has shape {tuple(shapes[key])}, the model needs {tuple(expected)}. "
                 "Create the model the file was written for."
@@ -191,7 +190,7 @@ def _fits(shape, expected, resizable):
     return shape == expected
 
 
-def _reset(entry, layer):
-    is_kernel = entry.variable is layer.kernel
+def _reset(variable, layer):
+    is_kernel = variable is layer.kernel
     initializer = layer.kernel_initializer if is_kernel else layer.bias_initializer
-    entry.variable.assign(initializer(entry.variable.shape, dtype=entry.variable.dtype))
+    variable.assign(initializer(variable.shape, dtype=variable.dtype))

@@ -1,11 +1,11 @@
-"""The sidecar `<checkpoint>.json`: what the arrays of a checkpoint cannot store."""
+"""The sidecar `<checkpoint>.json`: settings that the arrays cannot store."""
 
 import json
 import os
 
-from vit_tf.checkpoints.grids import check_grid
+from vit_tf.checkpoints.shapes import check_grid
 from vit_tf.config import ModelConfig
-from vit_tf.config.dtypes import POLICIES
+from vit_tf.config.checks import POLICIES
 from vit_tf.files.atomic_file import write_atomically
 from vit_tf.files.json_object import JsonObject, read_json_object
 from vit_tf.preprocessing import Classes, Preprocessing

@@ -1,4 +1,4 @@
-"""Finds the known names nearest to a misspelt name, for messages. Loads no framework."""
+"""Finds the known names nearest to a misspelled name, for messages. Loads no framework."""
 
 import difflib
 

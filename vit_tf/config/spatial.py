@@ -1,4 +1,4 @@
-"""What may take the place of a residual unit's 3 x 3 convolution, and its published sizes.
+"""Layers in the place of a residual unit's 3 x 3 convolution, and their published sizes.
 
 See docs/paper.md C.4. The sizes are constants: a model with other ones is made of the layers in
 `vit_tf.layers`.
@@ -22,7 +22,7 @@ SPATIAL = (
 QUADRATIC = ("augmented", "full")
 # Heads of every kind of attention.
 HEADS = 8
-# Side of the neighbourhood of "stand_alone".
+# Side of the neighborhood of "stand_alone".
 KERNEL_SIZE = 7
 # Pixels of a block of "local_1d"; rows and columns of a block of "local_2d", and how far its memory
 # extends. Both forms read 256 pixels. Not from the paper, whose sizes are for other maps.

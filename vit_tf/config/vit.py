@@ -30,9 +30,9 @@ class ViTConfig(ModelConfig):
         patch_size: side P of a square patch, in pixels or, with a stem, in pixels of its feature
             map; pixels right of and below the last whole patch are not read.
         image_size: (height, width) in pixels; an int means a square.
-        num_classes: number of logits K; 0 builds no head, and the model returns what the head would
-            read.
-        classifier: what the head reads. "token": the class token (only this classifier has one);
+        num_classes: number of logits K; 0 builds no head, and the model returns the head's
+            input.
+        classifier: input of the head. "token": the class token (only this classifier has one);
             an axial model has none and reads the patch in row 0 and column 0 instead. "gap": the
             mean over the patches; "map": the attention of a learned query to the patches
             (big_vision); "unpooled": every patch.

@@ -1,1 +1,1 @@
-"""Paths and URLs, atomic writes, JSON objects: what every reader and writer of files needs."""
+"""Paths and URLs, atomic writes, JSON objects: functions for every reader and writer of files."""

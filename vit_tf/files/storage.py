@@ -128,7 +128,7 @@ def remove(path):
 
 
 def remove_folder(path):
-    """Deletes a folder with all that it holds; ignores what cannot be deleted."""
+    """Deletes a folder with all that it holds; ignores files that cannot be deleted."""
     if not is_url(path):
         shutil.rmtree(path, ignore_errors=True)
         return
@@ -231,7 +231,7 @@ def _entries(folder):
 
 
 def _status(url):
-    """What TensorFlow knows about a URL; None if there is nothing."""
+    """TensorFlow's `FileStatistics` of a URL; None if there is nothing."""
     import tensorflow as tf
 
     with _os_errors(url):

@@ -35,14 +35,14 @@ _BRANCHES[list(_FIRST_BYTES)] = np.arange(len(_FIRST_BYTES)) + 1
 def decode_image(image_bytes):
     """Decodes one JPEG, PNG, GIF, BMP or WebP file of at most `MAX_PIXELS`.
 
-    - Grey images become three equal channels; an alpha channel is dropped.
+    - Gray images become three equal channels; an alpha channel is dropped.
     - 16-bit values keep their high byte.
     - Only the first frame of an animation is returned. A GIF is cut after it, so that the other
       frames are not decoded.
     - A CMYK JPEG becomes RGB as (1 - C) (1 - K) and so on. With Adobe's marker, which is usual, the
-      values in the file are inverted. Colour profiles are not applied, in any format.
+      values in the file are inverted. Color profiles are not applied, in any format.
     - An EXIF orientation is not applied, and a BMP with a palette is read as if its palette were
-      grey.
+      gray.
 
     Args:
         image_bytes: scalar string tensor, the contents of the file.
@@ -202,7 +202,7 @@ def _first_frame_of_gif(image_bytes):
         return tf.cast(tf.gather(data, place), tf.int32)
 
     def table_bytes(place):
-        """Size of the colour table, in bytes, from the flags at `place`."""
+        """Size of the color table, in bytes, from the flags at `place`."""
         flags = byte(place)
         return tf.where(flags >= 128, 3 * tf.bitwise.left_shift(2, flags % 8), 0)
 

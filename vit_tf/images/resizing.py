@@ -107,7 +107,7 @@ def _bilinear_crop(images, resized, start, crop_size):
 def _taps(length, resized, start, crop):
     """Bilinear taps of `crop` pixels from `start` of an axis resized from `length` to `resized`.
 
-    Samples are at pixel centres and are clamped to the border, as in `tf.image.resize`.
+    Samples are at pixel centers and are clamped to the border, as in `tf.image.resize`.
 
     Returns:
         Source pixels before and after each, int32 `[crop]`, and the weight of the second.

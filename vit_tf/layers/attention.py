@@ -1,4 +1,4 @@
-"""Multi-head self-attention over a packed projection (paper, appendix A)."""
+"""Multi-head self-attention with one projection to q | k | v (paper, appendix A)."""
 
 import math
 
@@ -11,8 +11,8 @@ from vit_tf.layers.relative_logits import RelativeLogits
 
 
 def projections(width, dtype):
-    """Returns the dense layers "qkv", packed q | k | v of tokens `[..., D]`, and "out"."""
-    # Xavier uniform for each [D, D] kernel; for the packed [D, 3 D] it would be too narrow.
+    """Returns the dense layers "qkv", q | k | v of tokens `[..., D]`, and "out"."""
+    # Xavier uniform for each [D, D] kernel; for the joint [D, 3 D] it would be too narrow.
     limit = math.sqrt(3 / width)
     initializer = keras.initializers.RandomUniform(-limit, limit)
     qkv = keras.layers.Dense(3 * width, kernel_initializer=initializer, name="qkv", dtype=dtype)
@@ -22,7 +22,7 @@ def projections(width, dtype):
 
 @keras.saving.register_keras_serializable(package="vit_tf")
 class MultiHeadAttention(keras.layers.Layer):
-    """Self-attention with one packed q | k | v projection and an output projection.
+    """Self-attention with one q | k | v projection and an output projection.
 
     Calls `custom_ops.attention_with_taps` or, with an `axis`, `custom_ops.axial_attention`,
     compiled if possible. With `dropout` above 0, training uses the reference and stores the
@@ -85,7 +85,7 @@ class MultiHeadAttention(keras.layers.Layer):
             self.relative.build(input_shape)
 
     def project(self, tokens):
-        """What attention computes with: q | k | v `[B, ..., 3 D]` of the tokens, and the bias.
+        """The inputs of attention: q | k | v `[B, ..., 3 D]` of the tokens, and the bias.
 
         The bias is `[B, heads, N, N]` with relative positions, else None.
         """

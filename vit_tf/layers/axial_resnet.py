@@ -86,10 +86,10 @@ class PositionSensitiveAttention(_NormalizedLayer):
     Output o is the sum over p of softmax_p(q_o k_p + q_o r^q_{o-p} + k_p r^k_{p-o})
     (v_p + r^v_{o-p}), without the factor 1 / sqrt(d). Queries and keys have d / 2 values, values d.
     The norms are over q | k | v, over the three terms of the logits, and over the two sums of
-    values. A BatchNorm normalises each channel. A GroupNorm normalises the channels of each head,
+    values. A BatchNorm normalizes each channel. A GroupNorm normalizes the channels of each head,
     and each of the `3 h` maps of logits alone.
 
-    The compiled attention does not normalise logits, so this layer computes in TensorFlow and
+    The compiled attention does not normalize logits, so this layer computes in TensorFlow and
     stores the `[B, L, h, n, n]` logits and weights.
 
     Args:
@@ -216,7 +216,7 @@ class AxialResidualUnit(_NormalizedLayer):
     """1 x 1 convolution, attention along the height and along the width, 1 x 1 convolution.
 
     Both convolutions have a norm; ReLU follows the first norm, the attention and the sum with the
-    shortcut, which is projected and normalised if the channels or the sides change. The last norm
+    shortcut, which is projected and normalized if the channels or the sides change. The last norm
     starts with scale 0, so that a new unit computes ReLU(shortcut).
 
     Args:

@@ -1,4 +1,4 @@
-"""Batch normalisation over the batches of all replicas (Ioffe and Szegedy, 2015)."""
+"""Batch normalization over the batches of all replicas (Ioffe and Szegedy, 2015)."""
 
 import contextvars
 
@@ -49,11 +49,11 @@ class BatchStatistics:
 
 @keras.saving.register_keras_serializable(package="vit_tf")
 class BatchNorm(keras.layers.Layer):
-    """Normalises each channel by its mean and variance over the batch, in float32.
+    """Normalizes each channel by its mean and variance over the batch, in float32.
 
     In training the statistics are those of the whole batch of all replicas. Inference, and a frozen
     layer (`gamma` is not trainable), use moving averages, which training updates as
-    new = momentum * old + (1 - momentum) * statistic. The variance that normalises is the mean
+    new = momentum * old + (1 - momentum) * statistic. The variance that normalizes is the mean
     square (`/ n`); its moving average is of the unbiased variance (`/ (n - 1)`), as in PyTorch and
     unlike in Keras. PyTorch's momentum of 0.1 is 0.9 here.
 
@@ -98,13 +98,13 @@ class BatchNorm(keras.layers.Layer):
     def call(self, inputs, training=False):
         x = tf.cast(inputs, tf.float32)
         if training and self.gamma.trainable:
-            centred, variance = self._centred_by_batch(x)
+            centered, variance = self._centered_by_batch(x)
         else:
-            centred = x - self._aligned(self.moving_mean.value, x)
+            centered = x - self._aligned(self.moving_mean.value, x)
             variance = self._aligned(self.moving_variance.value, x)
         gamma, beta = (self._aligned(v.value, x) for v in (self.gamma, self.beta))
         scale = tf.math.rsqrt(variance + self.epsilon) * gamma
-        return tf.cast(centred * scale + beta, inputs.dtype)
+        return tf.cast(centered * scale + beta, inputs.dtype)
 
     def compute_output_shape(self, input_shape):
         return input_shape
@@ -114,7 +114,7 @@ class BatchNorm(keras.layers.Layer):
         axis = self.axis % len(x.shape)
         return tf.reshape(tf.cast(vector, tf.float32), [-1] + [1] * (len(x.shape) - 1 - axis))
 
-    def _centred_by_batch(self, x):
+    def _centered_by_batch(self, x):
         """`x` minus its mean, and its variance, over the batches of all replicas."""
         batch = _current.get()
         axis = self.axis % len(x.shape)
@@ -134,8 +134,8 @@ class BatchNorm(keras.layers.Layer):
 
         mean = tf.math.divide_no_nan(total(x), count)
         # Two passes: the mean square minus the squared mean would cancel.
-        centred = x - self._aligned(mean, x)
-        variance = tf.math.divide_no_nan(total(tf.square(centred)), count)
+        centered = x - self._aligned(mean, x)
+        variance = tf.math.divide_no_nan(total(tf.square(centered)), count)
         unbiased = variance * tf.math.divide_no_nan(count, tf.maximum(count - 1, 1))
         # A batch in which no example counts has no statistics.
         rate = tf.where(count > 0, 1 - self.momentum, 0.0)
@@ -146,7 +146,7 @@ class BatchNorm(keras.layers.Layer):
                 variable.assign(new)
             else:
                 batch.updates.append((variable, new))
-        return centred, self._aligned(variance, x)
+        return centered, self._aligned(variance, x)
 
     def get_config(self):
         return super().get_config() | {

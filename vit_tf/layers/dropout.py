@@ -80,7 +80,7 @@ def uniform_per_example(shape, stream, seed, step, first_slot):
 
 
 def _mix(seed, stream):
-    """Spreads (seed, stream) over 63 bits, so that neighbouring pairs have different keys."""
+    """Spreads (seed, stream) over 63 bits, so that neighboring pairs have different keys."""
     value = (seed * 0x9E3779B97F4A7C15 + stream * 0xBF58476D1CE4E5B9 + 0x94D049BB133111EB) % 2**64
     value = (value ^ (value >> 31)) * 0xD6E8FEB86659FD93 % 2**64
     return (value ^ (value >> 32)) & (2**63 - 1)

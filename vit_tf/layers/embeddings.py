@@ -24,8 +24,8 @@ class PatchEmbedding(keras.layers.Layer):
     Args:
         patch_size: side `P` of a patch in pixels.
         hidden_size: width `D` of a token.
-        form: "dense" (the paper's wording: flatten each patch, then a linear map; fused with prefix
-            and position in `custom_ops.patch_embed`) or "convolution" (kernel = stride = `P`, as
+        form: "dense" (the paper's wording: flatten each patch, then a linear map; one op with the
+            prefix and positions) or "convolution" (kernel = stride = `P`, as
             in the reference code). Both use the same kernel and agree up to rounding.
         implementation: for the dense form, see `custom_ops.patch_embed`.
 

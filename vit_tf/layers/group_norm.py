@@ -1,4 +1,4 @@
-"""Group normalisation (Wu and He, 2018)."""
+"""Group normalization (Wu and He, 2018)."""
 
 import keras
 import tensorflow as tf
@@ -8,7 +8,7 @@ from vit_tf.config import GROUPS
 
 @keras.saving.register_keras_serializable(package="vit_tf")
 class GroupNorm(keras.layers.Layer):
-    """Normalises groups of channels of each example (Wu and He, 2018), in float32.
+    """Normalizes groups of channels of each example (Wu and He, 2018), in float32.
 
     Args:
         epsilon: added to the variance.

@@ -184,7 +184,7 @@ def resize_position_table(table, source_grid, target_grid, num_prefix_tokens=1):
     """Resizes a learned position table to another patch grid (docs/paper.md B.6).
 
     Bilinear with fixed end points, as in the published JAX code; `tf.image.resize` samples
-    at pixel centres instead and would shift every published table by up to half a patch.
+    at pixel centers instead and would shift every published table by up to half a patch.
 
     Args:
         table: float array `[T + rows * columns, D]`: `T = num_prefix_tokens` rows that are not

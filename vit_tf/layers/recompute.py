@@ -21,7 +21,7 @@ def recomputed(layer, function, inputs):
         inputs: floating-point tensor.
 
     Returns:
-        What `function(inputs)` returns.
+        The result of `function(inputs)`.
     """
     trainable, state = layer.trainable_variables, layer.non_trainable_variables
     # Read here, so that the caller's tape connects the gradient to the variables that it watches.

@@ -72,7 +72,7 @@ class _ResidualUnit(keras.layers.Layer):
 class BottleneckUnit(_ResidualUnit):
     """The post-activation unit of hybrids: three times convolution, norm, ReLU.
 
-    The shortcut is projected and normalised if the channels or the sides change. The last norm
+    The shortcut is projected and normalized if the channels or the sides change. The last norm
     starts with scale 0, so that a new unit computes ReLU(shortcut).
 
     Args:

@@ -1,4 +1,4 @@
-"""Convolutions whose kernels are standardised (weight standardisation; Qiao et al., 2019)."""
+"""Convolutions whose kernels are standardized (weight standardization; Qiao et al., 2019)."""
 
 import contextvars
 
@@ -67,12 +67,12 @@ class StandardizedConv(keras.layers.Layer):
         return -(-side // self.strides)
 
     def standardized(self):
-        """The standardised kernel, float32."""
+        """The standardized kernel, float32."""
         kernel = tf.cast(self.kernel.value, tf.float32)
-        centred = kernel - tf.reduce_mean(kernel, axis=[0, 1, 2])
-        variance = tf.reduce_mean(tf.square(centred), axis=[0, 1, 2])
+        centered = kernel - tf.reduce_mean(kernel, axis=[0, 1, 2])
+        variance = tf.reduce_mean(tf.square(centered), axis=[0, 1, 2])
         deviation = tf.sqrt(variance + self.variance_epsilon) + self.deviation_epsilon
-        return centred / deviation
+        return centered / deviation
 
     def call(self, inputs):
         kernels = _current.get()
@@ -95,7 +95,7 @@ class StandardizedConv(keras.layers.Layer):
 
 
 class StandardizedKernels:
-    """The kernels of a model, standardised once for all calls inside a `with` block.
+    """The kernels of a model, standardized once for all calls inside a `with` block.
 
     Use it to call a model several times with the same weights, as in gradient accumulation, or to
     export a model with constant kernels.
@@ -106,7 +106,7 @@ class StandardizedKernels:
 
     Attributes:
         layers: the `StandardizedConv` layers of the model.
-        values: standardised kernels, in the order of `layers`: float32 tensors, or variables.
+        values: standardized kernels, in the order of `layers`: float32 tensors, or variables.
     """
 
     def __init__(self, model, constant=False):
@@ -124,11 +124,11 @@ class StandardizedKernels:
         self._tokens = []
 
     def of(self, layer):
-        """The standardised kernel of a layer."""
+        """The standardized kernel of a layer."""
         return self._by_layer[id(layer)]
 
     def substitute(self, variables) -> list[tf.Tensor]:
-        """The values of variables; each kernel is replaced by its standardised kernel."""
+        """The values of variables; each kernel is replaced by its standardized kernel."""
         by_kernel = {
             id(layer.kernel): value for layer, value in zip(self.layers, self.values, strict=True)
         }

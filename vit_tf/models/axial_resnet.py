@@ -69,7 +69,7 @@ class AxialResNet(ImageModel):
         return [[self.root, self.root_norm], *self.config.by_stage(self.unit_layers), top]
 
     def standardized_convs(self):
-        """No layers: the kernels are not standardised; see `StandardizedKernels`."""
+        """No layers: the kernels are not standardized; see `StandardizedKernels`."""
         return []
 
     def call(self, images, training=False):
@@ -91,7 +91,7 @@ class AxialResNet(ImageModel):
         return feature_maps
 
     def _normalized(self, images):
-        """Maps [-1, 1] to what the root reads; see `pixel_mean` of the configuration."""
+        """Maps [-1, 1] to the pixels that the root reads; see `pixel_mean` of the configuration."""
         mean, deviation = self.config.pixel_mean, self.config.pixel_deviation
         if (*mean, *deviation) == (0.5,) * 6:
             return images
@@ -100,7 +100,7 @@ class AxialResNet(ImageModel):
         return (images - offset) / scale
 
     def features(self, images, training=False):
-        """What the head reads: `[B, C]`, float32."""
+        """The input of the head: `[B, C]`, float32."""
         last = self.stages(images, training=training)[-1]
         return keras.ops.mean(keras.ops.cast(last, "float32"), axis=[1, 2])
 

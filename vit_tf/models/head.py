@@ -50,7 +50,7 @@ class TokenClassifier:
         return features
 
     def head_inputs(self, features, training=False):
-        """What the head reads: `[B, D or R]`, or `[B, N, D or R]` unpooled."""
+        """The input of the head: `[B, D or R]`, or `[B, N, D or R]` unpooled."""
         del training
         pooled = self.pool(features)
         return pooled if self.pre_logits is None else self.pre_logits(pooled)

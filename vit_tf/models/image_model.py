@@ -1,4 +1,4 @@
-"""The base class of the Keras models of all families."""
+"""The base class of the Keras models of all families, and the list of all layers inside one."""
 
 import functools
 import typing
@@ -17,9 +17,9 @@ class ServingStages(typing.NamedTuple):
     """A model as two functions, so that inputs of several kinds can share the second.
 
     Attributes:
-        first: from the model's input to what `second` reads.
-        second: from that to what a call of the model returns.
-        spec: the `tf.TensorSpec` of what is between them.
+        first: from the model's input to the input of `second`.
+        second: from that to the result of the model.
+        spec: the `tf.TensorSpec` between them.
         reads_uint8: whether uint8 images of the model's size save memory: `first` does not make
             float images of them.
     """
@@ -41,7 +41,7 @@ class ImageModel(keras.Model):
 
     Attributes:
         input: `[None, H, W, 3]` of the configured size, in the dtype of the variables.
-        output: what the model returns for `input`, computed in stages.
+        output: the result of the model for `input`, computed in stages.
         inputs, outputs: lists that hold only `input` and only `output`.
         input_shape, output_shape: shapes of `input` and `output`.
     """
@@ -56,8 +56,8 @@ class ImageModel(keras.Model):
     def depth_groups(self):
         """All layers with variables, in groups from the input to the output.
 
-        The first group is what comes before the first layer of an encoder or the first stage of a
-        ResNet, the last group is the final norm and the head.
+        The first group comes before the first layer of an encoder or the first stage of a ResNet,
+        the last group is the final norm and the head.
 
         Returns:
             A list of lists of Keras layers.
@@ -126,3 +126,23 @@ class ImageModel(keras.Model):
             f"<{type(self).__name__} name={self.name}, image_size={self.config.image_size}, "
             f"num_classes={self.config.num_classes}, parameters={self.count_params():,}>"
         )
+
+
+def all_layers(model) -> list:
+    """A model, or a layer, and all layers inside it, each once; of a list, those of its items.
+
+    `layers` lists the layers of a model. Keras has no such list for other layers: they are found
+    among the attributes, also in lists, tuples and dictionaries.
+    """
+    found, waiting = {}, [model]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, keras.layers.Layer) and id(value) not in found:
+            found[id(value)] = value
+            inside = value.layers if isinstance(value, keras.Model) else vars(value).values()
+            waiting += [
+                x for x in inside if isinstance(x, keras.layers.Layer | list | tuple | dict)
+            ]
+        elif isinstance(value, list | tuple | dict):
+            waiting += value.values() if isinstance(value, dict) else value
+    return list(found.values())

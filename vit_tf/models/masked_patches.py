@@ -1,4 +1,4 @@
-"""A Vision Transformer with what masked patch prediction adds (paper, appendix B.1.2)."""
+"""A Vision Transformer with the parts for masked patch prediction (paper, appendix B.1.2)."""
 
 import keras
 import tensorflow as tf

@@ -37,7 +37,7 @@ class PackedModel(TokenClassifier):
         training: only False.
 
     Returns:
-        What the model returns: float32 logits `[B, K]`, and so on.
+        The result of the model: float32 logits `[B, K]`, and so on.
 
     Attributes:
         config: the `ViTConfig` of the model.
@@ -124,7 +124,7 @@ class PackedModel(TokenClassifier):
         return self.classify(self._encoded(self.tokens(images, training)))
 
     def features(self, images, training=False):
-        """What the head reads: float32 `[B, D or R]`, or `[B, N, D or R]` unpooled."""
+        """The input of the head: float32 `[B, D or R]`, or `[B, N, D or R]` unpooled."""
         return self.head_inputs(self._encoded(self.tokens(images, training)))
 
     def tokens(self, images, training=False):

@@ -99,6 +99,6 @@ class ResNet(ImageModel):
         return feature_maps
 
     def features(self, images, training=False):
-        """What the head reads: `[B, C]`, float32."""
+        """The input of the head: `[B, C]`, float32."""
         last = keras.ops.relu(self.norm(self.stages(images, training=training)[-1]))
         return keras.ops.mean(keras.ops.cast(last, "float32"), axis=[1, 2])

@@ -169,7 +169,7 @@ class VisionTransformer(TokenClassifier, ImageModel):
         return units | {"stem": list(units.values())[-1]} if units else {}
 
     def call(self, images, training=False):
-        # The same as encode(embed(images)), with class token and positions fused into the op.
+        # The same as encode(embed(images)), with class token and positions added in the same op.
         in_stem = self.config.position_injection == "stem"
         tokens = self.patch_embedding(
             self._patch_source(images),
@@ -263,7 +263,7 @@ class VisionTransformer(TokenClassifier, ImageModel):
         return [block["class_row"] for block in taps]
 
     def attention_inputs(self, images):
-        """What the attention of each block reads.
+        """The inputs of the attention of each block.
 
         Yields:
             `(qkv, bias, axis)` of each block, see `MultiHeadAttention.project` and `EncoderBlock`.
@@ -285,7 +285,7 @@ class VisionTransformer(TokenClassifier, ImageModel):
         return None
 
     def features(self, images, training=False):
-        """What the head reads for images: `[B, D or R]`, or `[B, N, D or R]` unpooled."""
+        """The input of the head for images: `[B, D or R]`, or `[B, N, D or R]` unpooled."""
         features, _ = self.encode(self.embed(images), training=training)
         return self.head_inputs(features, training=training)
 

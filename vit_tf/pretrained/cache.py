@@ -89,7 +89,7 @@ def _add(record, path, describe):
 
 
 def _url(record):
-    """The address of the file of a record: https, or what the mirror allows."""
+    """The address of the file of a record: https, or another scheme of a mirror."""
     address = urllib.parse.urlsplit(record.url)
     path, mirror = urllib.parse.quote(address.path.lstrip("/")), os.environ.get(MIRROR, "")
     if not mirror:

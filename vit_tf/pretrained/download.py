@@ -1,7 +1,7 @@
 """Downloads one file over HTTP, and goes on where an earlier download ended.
 
 The bytes are written to a file of their own, which the caller renames after checking it. Beside it,
-`<file>.state` holds what tells whether the server still has the same file: its ETag (or
+`<file>.state` tells whether the server still has the same file: its ETag (or
 Last-Modified) and its size.
 """
 
@@ -29,11 +29,11 @@ PAUSE = 1.0
 
 
 class DownloadError(OSError):
-    """Weights that cannot be had; the message says why and what to do."""
+    """Weights that cannot be had; the message gives the reason and the fix."""
 
 
 class _Lost(Exception):
-    """The connection failed or ended early; what was received is in the file."""
+    """The connection failed or ended early; the received part is in the file."""
 
 
 def download(url, path, most_bytes, name) -> None:
@@ -41,14 +41,14 @@ def download(url, path, most_bytes, name) -> None:
 
     Args:
         url: of the scheme http, https or file.
-        path: file to write; what an earlier download left in it is kept if the server still has
+        path: file to write; the part from an earlier download is kept if the server still has
             the same file and sends the rest.
         most_bytes: a larger file is refused.
         name: for messages.
 
     Raises:
         DownloadError: if the file cannot be downloaded or written. Unless the disk is full, `path`
-            keeps what was received.
+            keeps the received part.
     """
     if url.startswith("file:"):
         _copy(_local_path(url), path, most_bytes, name)
@@ -77,7 +77,7 @@ def remove_state(path) -> None:
 
 
 def _receive(url, path, most_bytes, name):
-    """Downloads what is missing with one request; raises `_Lost` if the connection fails."""
+    """Downloads the missing part with one request; raises `_Lost` if the connection fails."""
     have, state = _size(path), _read_state(path)
     if have and state.get("size") == have:
         return  # Complete: the process ended before the file got its name.
@@ -97,7 +97,7 @@ def _receive(url, path, most_bytes, name):
             progress = Progress(name, total, begin)
             done = begin
             with _opened(path, "ab" if begin else "wb") as file:
-                # `read1` returns what is there; `read` would lose it if the connection ends later.
+                # `read1` returns received bytes; `read` would lose them if the connection ends.
                 while chunk := response.read1(_CHUNK):
                     done += len(chunk)
                     _check_size(done, most_bytes if total is None else total, name, url)
@@ -108,7 +108,7 @@ def _receive(url, path, most_bytes, name):
         raise
     except urllib.error.HTTPError as error:
         error.close()
-        if error.code == 416:  # The file on the server is shorter than what was received.
+        if error.code == 416:  # The file on the server is shorter than the received part.
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
         raise DownloadError(
@@ -194,7 +194,7 @@ def _check_size(size, most_bytes, name, url):
 
 
 def _check_space(path, total, name):
-    """Raises unless the file fits; what is there is either continued or overwritten."""
+    """Raises unless the file fits; an earlier part is either continued or overwritten."""
     needed = total - _size(path)
     free = shutil.disk_usage(os.path.dirname(path)).free
     if free < needed:
@@ -244,7 +244,7 @@ def _one_line(text):
 
 
 def _validator(response):
-    """What tells whether a file has changed; weak ETags do not. None if there is nothing."""
+    """The ETag or date that tells whether a file has changed, not a weak ETag; None without one."""
     etag = response.headers.get("ETag")
     if etag and not etag.startswith("W/"):
         return etag

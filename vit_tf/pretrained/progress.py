@@ -10,7 +10,7 @@ class Progress:
     """Progress of one file. On a terminal, one line is rewritten; in a log, lines are far apart.
 
     Args:
-        name: what is downloaded.
+        name: of the download.
         total: bytes of the whole file; None if unknown.
         done: bytes that an earlier download left.
     """

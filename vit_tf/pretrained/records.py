@@ -29,7 +29,7 @@ class WeightsRecord:
         num_classes: 1000 (ImageNet-1k) or 21,843 (ImageNet-21k).
         preprocessing: how images are prepared, without class names.
         top1: accuracy on ImageNet in percent that the authors measured; None if they list none.
-        license: identifier of the licence, as in SPDX.
+        license: identifier of the license, as in SPDX.
     """
 
     name: str
@@ -102,7 +102,7 @@ _PAPER_FINE_TUNED = {
     "ViT-L_16-224": 1.13 * _GIB,
     "ViT-L_32": 1.14 * _GIB,
 }
-# Trained on ImageNet with sharpness-aware minimisation.
+# Trained on ImageNet with sharpness-aware minimization.
 _SAM = {
     "ViT-S_16": 252.57 * _MIB,
     "ViT-B_16": 330.3 * _MIB,
@@ -162,7 +162,7 @@ def _bit():
             (f"BiT-M-{size}-ILSVRC2012", small, 480, IMAGENET_1K),
         ):
             yield _record(f"bit_models/{name}", model, mib * _MIB, side, classes, listed=False)
-    # The authors judge images of 224 as the centre of 256; the same ratio is used for 160.
+    # The authors judge images of 224 as the center of 256; the same ratio is used for 160.
     for side, resize_to, top1 in ((224, 256, 82.8), (160, 183, 80.5)):
         yield _record(
             f"bit_models/distill/R50x1_{side}",

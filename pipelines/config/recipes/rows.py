@@ -1,4 +1,4 @@
-"""What recipes share: their lengths, and recipes made of the rows of a published table."""
+"""Parts that recipes share: their lengths, and recipes made of the rows of a published table."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence

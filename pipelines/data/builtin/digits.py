@@ -19,7 +19,7 @@ from pipelines.data.builtin.offline_builder import OfflineBuilder
 _PER_DIGIT = {"test": 30, "validation": 20}
 _SPLITS = ("train", "validation", "test")
 _DESCRIPTION = """\
-Handwritten digits, 8 x 8 pixels, from scikit-learn's load_digits. Grey values 0 .. 16 become
+Handwritten digits, 8 x 8 pixels, from scikit-learn's load_digits. Gray values 0 .. 16 become
 round(value * 255 / 16) in three equal channels. 1,297 train, 200 validation and 300 test images;
 every digit appears 20 times in validation and 30 times in test.
 """

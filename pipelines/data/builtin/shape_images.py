@@ -4,7 +4,7 @@ Image i of a stream is a function of (seed, stream, i, size). It does not depend
 images, or on the images drawn in the same call. Pixels are computed only with operations that IEEE
 754 rounds exactly, so the same random words give the same bytes on every platform.
 
-One image holds 1 to 5 copies of one shape in one colour and texture. Each copy has its own place,
+One image holds 1 to 5 copies of one shape in one color and texture. Each copy has its own place,
 size and rotation. The background has low saturation and a brightness that differs from the shape's.
 
 Shapes of arrays: `n` images of `s x s` pixels.
@@ -17,7 +17,7 @@ import numpy as np
 from pipelines.data import stateless_random
 
 KINDS = ("circle", "ring", "square", "triangle", "star", "cross", "bar", "semicircle")
-COLOURS = {
+COLORS = {
     "red": (215, 40, 40),
     "orange": (240, 140, 30),
     "yellow": (240, 225, 50),
@@ -28,7 +28,7 @@ COLOURS = {
     "pink": (245, 135, 195),
 }
 COUNTS = ("1", "2", "3", "4", "5")
-# Cell of the first shape's centre, in a grid of 3 x 3 cells, row by row.
+# Cell of the first shape's center, in a grid of 3 x 3 cells, row by row.
 POSITIONS = tuple(
     f"{row} {column}"
     for row in ("top", "middle", "bottom")
@@ -41,9 +41,9 @@ BACKGROUNDS = ("plain", "gradient", "stripes", "clouds", "speckles")
 _ALONE, _TOGETHER = (0.11, 0.28), (0.11, 0.15)
 # Distance between a shape and the edge of its cell, in image sides.
 _GAP = 0.012
-# Ranges of change: of the shape's colour, of the background's colour, and of the background's
+# Ranges of change: of the shape's color, of the background's color, and of the background's
 # brightness within an image. Values are in 0 .. 1.
-_COLOUR_JITTER, _TINT, _RELIEF = 0.07, 0.1, 0.25
+_COLOR_JITTER, _TINT, _RELIEF = 0.07, 0.1, 0.25
 # Random words per image: at least one per draw, and a multiple of 4 (see
 # `stateless_random.random_words`).
 _WORDS = 64
@@ -92,22 +92,22 @@ def draw(first, count, size, *, seed=0, stream=0, single=False):
     def choose(names):
         return (next(uniform) * np.float32(len(names))).astype(np.int64)
 
-    kind, colour = choose(KINDS), choose(COLOURS)
+    kind, color = choose(KINDS), choose(COLORS)
     texture, background = choose(TEXTURES), choose(BACKGROUNDS)
     number = choose(COUNTS)
     if single:
         number = np.zeros_like(number)
     shapes = _place(uniform, number)
-    column, row = (np.minimum((centre[:, 0] * 3).astype(np.int64), 2) for centre in shapes[:2])
+    column, row = (np.minimum((center[:, 0] * 3).astype(np.int64), 2) for center in shapes[:2])
     position = 3 * row + column
 
     noise = _pixel_noise(first, count, size, seed, stream)
     coverage = _coverage(kind, number, shapes, size)
-    front = _front(uniform, colour, texture, noise, size)
-    back = _back(uniform, colour, background, noise, size)
+    front = _front(uniform, color, texture, noise, size)
+    back = _back(uniform, color, background, noise, size)
     back += coverage[..., None] * (front - back)
     images = np.clip(back * np.float32(255) + np.float32(0.5), 0, 255).astype(np.uint8)
-    return images, Attributes(kind, colour, number, position, texture, background)
+    return images, Attributes(kind, color, number, position, texture, background)
 
 
 def _unit(words):
@@ -137,7 +137,7 @@ def _place(uniform, number):
     draws = np.stack([next(uniform) for _ in range(slots)], 1)
     radius = np.where(alone, _between(draws, *_ALONE), _between(draws, *_TOGETHER))
 
-    def centre(cell):
+    def center(cell):
         third = np.float32(1 / 3)
         low, high = cell * third, (cell + 1) * third
         margin = np.where(alone, 0, radius + np.float32(_GAP))
@@ -145,7 +145,7 @@ def _place(uniform, number):
         place = np.stack([next(uniform) for _ in range(slots)], 1)
         return (low + place * (high - low)).astype(np.float32)
 
-    x, y = centre((cells % 3).astype(np.float32)), centre((cells // 3).astype(np.float32))
+    x, y = center((cells % 3).astype(np.float32)), center((cells // 3).astype(np.float32))
     cos, sin = _direction(np.stack([next(uniform) for _ in range(slots)], 1))
     return _Shapes(x, y, radius, cos, sin)
 
@@ -153,7 +153,7 @@ def _place(uniform, number):
 def _coverage(kind, number, shapes, size):
     """Returns the fraction of each pixel that the shapes cover, float32 `[n, s, s]`."""
     coverage = np.zeros((len(kind), size, size), np.float32)
-    grid = _pixel_centres(size)
+    grid = _pixel_centers(size)
     for index, distance in enumerate(_DISTANCES):
         for slot in range(len(COUNTS)):
             images = np.flatnonzero((kind == index) & (number >= slot))
@@ -198,7 +198,7 @@ def _semicircle(u, v):
 
 
 # For each of KINDS: distance of (u, v) from the edge of the shape, in radii, negative inside. The
-# centre of the shape is (0, 0).
+# center of the shape is (0, 0).
 _DISTANCES = (
     lambda u, v: np.sqrt(u * u + v * v) - np.float32(0.9),
     lambda u, v: abs(np.sqrt(u * u + v * v) - np.float32(0.75)) - np.float32(0.22),
@@ -211,20 +211,20 @@ _DISTANCES = (
 )
 
 
-def _front(uniform, colour, texture, noise, size):
-    """Returns the shapes' colours at every pixel, float32 `[n, s, s, 3]`."""
-    light = np.array(list(COLOURS.values()), np.float32)[colour] / np.float32(255)
+def _front(uniform, color, texture, noise, size):
+    """Returns the shapes' colors at every pixel, float32 `[n, s, s, 3]`."""
+    light = np.array(list(COLORS.values()), np.float32)[color] / np.float32(255)
     jitter = np.stack([next(uniform) for _ in range(3)], 1)
-    light = np.clip(light + _between(jitter, -_COLOUR_JITTER, _COLOUR_JITTER), 0, 1)
+    light = np.clip(light + _between(jitter, -_COLOR_JITTER, _COLOR_JITTER), 0, 1)
     patterns = (_ones, _stripes, _checks, _dots, _speckles)
     pattern = _pattern(uniform, texture, patterns, noise, size, (0.07, 0.13))
     # Dark areas of a texture keep the hue.
     return (np.float32(0.6) + np.float32(0.4) * pattern)[..., None] * light[:, None, None]
 
 
-def _back(uniform, colour, background, noise, size):
+def _back(uniform, color, background, noise, size):
     """Returns the background at every pixel, float32 `[n, s, s, 3]`."""
-    red, green, blue = np.array(list(COLOURS.values()), np.float32)[colour].T / np.float32(255)
+    red, green, blue = np.array(list(COLORS.values()), np.float32)[color].T / np.float32(255)
     bright = np.float32(0.3) * red + np.float32(0.6) * green + np.float32(0.1) * blue > 0.45
     level = next(uniform)
     level = np.where(bright, _between(level, 0.1, 0.2), _between(level, 0.7, 0.8))
@@ -252,7 +252,7 @@ def _pattern(uniform, choice, patterns, noise, size, periods):
     cos, sin = _direction(next(uniform))
     frequency = 1 / _between(next(uniform), *periods)
     shift = (next(uniform), next(uniform))
-    grid = _pixel_centres(size)
+    grid = _pixel_centers(size)
     result = np.empty(noise.shape, np.float32)
     for index, pattern in enumerate(patterns):
         images = np.flatnonzero(choice == index)
@@ -300,15 +300,15 @@ def _clouds(p, q, noise, frequency):
     size = noise.shape[-1]
     corner = min(_CLOUD_CELLS + 1, size)
     values = noise[:, :corner, :corner]
-    place = _pixel_centres(size) * np.float32(corner - 1)
+    place = _pixel_centers(size) * np.float32(corner - 1)
     low = np.minimum(place.astype(np.int64), corner - 2)
     weight = place - low.astype(np.float32)
     values = values[:, low] * (1 - weight)[:, None] + values[:, low + 1] * weight[:, None]
     return values[..., low] * (1 - weight) + values[..., low + 1] * weight
 
 
-def _pixel_centres(size):
-    """Returns the centres of a row of pixels, float32 `[s]` in image sides."""
+def _pixel_centers(size):
+    """Returns the centers of a row of pixels, float32 `[s]` in image sides."""
     return (np.arange(size, dtype=np.float32) + np.float32(0.5)) / np.float32(size)
 
 

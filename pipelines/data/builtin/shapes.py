@@ -3,7 +3,7 @@
 Names (`tfds.load` accepts them too after this module is imported):
 
     shapes/class                     the label is the kind of shape
-    shapes/colour, shapes/count      the label is the colour, or the number of shapes
+    shapes/colour, shapes/count      the label is the color, or the number of shapes
     shapes/position                  the label is the cell of the only shape, in a 3 x 3 grid
     shapes/colour-32x20000           32 x 32 pixels, 20,000 training images
     shapes/colour-32x20000-seed7     the same with other images
@@ -24,7 +24,7 @@ from pipelines.errors import DataError
 
 _LABELS = {
     "class": shape_images.KINDS,
-    "colour": tuple(shape_images.COLOURS),
+    "colour": tuple(shape_images.COLORS),
     "count": shape_images.COUNTS,
     "position": shape_images.POSITIONS,
 }
@@ -36,7 +36,7 @@ _NAME = re.compile(
     rf"({'|'.join(_LABELS)})(-([0-9]{{1,4}})x([0-9]{{1,10}}))?(-seed([0-9]{{1,18}}))?"
 )
 _DESCRIPTION = """\
-Drawn pictures: 1 to 5 copies of a shape on a background. Shape, colour, texture, background, count,
+Drawn pictures: 1 to 5 copies of a shape on a background. Shape, color, texture, background, count,
 position, size and rotation are drawn independently; one of them is the label.
 """
 

@@ -20,7 +20,7 @@ class ArraySource(DataSource):
     the array. The stored order is a fixed permutation, because arrays are often sorted by class.
 
     Args:
-        images: uint8 `[n, h, w, 3]`, or grey `[n, h, w]` or `[n, h, w, 1]`. Copied at
+        images: uint8 `[n, h, w, 3]`, or gray `[n, h, w]` or `[n, h, w, 1]`. Copied at
             the first read.
         labels: integers `[n]` in 0 .. number of classes - 1; or `n` lists of such integers, which
             may be empty (multi-label).

@@ -39,7 +39,7 @@ must be prepared before |
 
     Raises:
         DataError: if the data set or split does not exist, its files are missing, or it has no
-            labelled images.
+            labeled images.
     """
     (open_split, _), path = _find_kind(name)
     return open_split(path, split, data_dir)

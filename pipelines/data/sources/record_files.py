@@ -41,13 +41,13 @@ class RecordFiles(DataSource):
         super().__init__(**others)
         self._image, self._label = features
         self._splits = files
-        # Of all files one after another: path and number of records. Of each split: its first file,
+        # Path and number of records of all files in a row. For each split: its first file,
         # and where each of its files ends in the stored order.
         self._files = [file for split in files for file in files[split]]
         firsts = np.cumsum([0, *(len(files[split]) for split in files)])
         self._firsts = dict(zip(files, firsts.tolist(), strict=False))
         self._ends = {split: np.cumsum([n for _, n in files[split]]) for split in files}
-        self._record_starts = {}  # Of the files that were read so far, by their number.
+        self._record_starts = {}  # For the files that were read so far, by their number.
 
     def locate(self, indices):
         """See `DataSource.locate`; a row is a run of records that follow one another in a file.

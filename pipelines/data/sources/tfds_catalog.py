@@ -86,7 +86,7 @@ def _check_readable(data_dir):
 
 
 def _as_files(name, data_dir):
-    """Suggests a name for a path or a misspelt kind of data: a list of one or zero names."""
+    """Suggests a name for a path or a misspelled kind of data: a list of one or zero names."""
     kind, separator, path = name.partition(":")
     if separator:
         near = near_names(kind, _KINDS, synonyms=_KIND_SYNONYMS)

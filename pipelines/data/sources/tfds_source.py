@@ -49,14 +49,12 @@ class TfdsSource(RecordFiles):
     def _check_labels(self, ids, labels):
         # Published test splits without labels have label -1.
         if not self.multi_label and (labels.values == -1).any():
-            raise MissingLabelError(
-                f"{self} has examples without a label. Choose a labelled split."
-            )
+            raise MissingLabelError(f"{self} has examples without a label. Choose a labeled split.")
         super()._check_labels(ids, labels)
 
 
 def _description(builder, split):
-    """What a source is called, and its classes, as arguments of `DataSource` by name."""
+    """The name of a source, and its classes, as arguments of `DataSource` by name."""
     feature = builder.info.features[_image_and_label(builder)[1]]
     multi_label = not isinstance(feature, tfds.features.ClassLabel)
     return {
@@ -182,5 +180,5 @@ def _fetch(builder, split, title):
         ) from None
     labels = RaggedLabels(np.concatenate(values), np.cumsum(np.concatenate(counts)))
     if (labels.values < 0).any():  # Published test splits without labels have label -1.
-        raise MissingLabelError(f"{title} has examples without a label. Choose a labelled split.")
+        raise MissingLabelError(f"{title} has examples without a label. Choose a labeled split.")
     return np.concatenate(images), labels

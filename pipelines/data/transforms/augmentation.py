@@ -5,7 +5,7 @@ the step, and the slot in the global batch. Each operation adds its own number t
 example gets the same crop on one device, on several replicas or hosts, after a restart, eagerly,
 and inside `tf.data`.
 
-Order: crop and resize, mirror, color jitter, RandAugment, normalisation, random erasing; then
+Order: crop and resize, mirror, color jitter, RandAugment, normalization, random erasing; then
 MixUp or CutMix on the batch (`mixing.py`).
 """
 
@@ -14,8 +14,8 @@ import tensorflow as tf
 from pipelines.data.transforms.randaugment import (
     blend,
     fill_box,
-    grey,
-    mean_grey,
+    gray,
+    mean_gray,
     rand_augment,
 )
 from vit_tf.images.decoding import check_size, decode_image
@@ -84,7 +84,7 @@ def inception_crop(image_bytes, seed, area):
     """Decodes a window of an image with random area, aspect ratio and place (Szegedy et al., 2015).
 
     If 100 attempts find no window that fits, returns the whole image. For a JPEG, only the window
-    is decoded, which takes about a third less time. If the JPEG stores colour at half resolution,
+    is decoded, which takes about a third less time. If the JPEG stores color at half resolution,
     values at the border of the window can differ by a few levels from the fully decoded image.
 
     Args:
@@ -124,7 +124,7 @@ def jitter_colors(image, seed, strengths):
     """Changes brightness, contrast, saturation and hue at random, in this order.
 
     The first three interpolate with a factor from [max(0, 1 - s), 1 + s] between black, the mean
-    grey or the grey image, and the image (see `blend`). Hue is rotated by a fraction of the circle
+    gray or the gray image, and the image (see `blend`). Hue is rotated by a fraction of the circle
     from [-s, s]. After each change, values are clipped to 0 .. 255.
 
     Args:
@@ -136,7 +136,7 @@ def jitter_colors(image, seed, strengths):
         uint8 `[h, w, 3]`; the result of each change is rounded down to integers, as in Pillow.
     """
     draws = tf.random.stateless_uniform([4], _operation_seed(seed, _JITTER))
-    starts = (lambda values: 0.0, mean_grey, lambda values: grey(values)[..., None])
+    starts = (lambda values: 0.0, mean_gray, lambda values: gray(values)[..., None])
     for start, strength, draw in zip(starts, strengths, tf.unstack(draws), strict=False):
         if strength:
             low = max(0.0, 1.0 - strength)
@@ -156,7 +156,7 @@ def erase(image, seed, probability, area, aspect, fill, preprocessing):
     placed uniformly. If no draw fits, the image is unchanged.
 
     Args:
-        image: float32 or uint8 `[h, w, 3]`, normalised by `preprocessing`.
+        image: float32 or uint8 `[h, w, 3]`, normalized by `preprocessing`.
         seed: int64 tensor `[2]`, the seed of the example.
         probability: probability that the image gets a rectangle.
         area: range (low, high) of the rectangle's area, as a fraction of the image area.

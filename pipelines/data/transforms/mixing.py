@@ -25,7 +25,7 @@ class Mixing:
     MixUp (Zhang et al., 2018; the variant of Steiner et al., 2022): draws lambda ~ Beta(a, a) once
     per batch; max(lambda, 1 - lambda) is the weight of images and labels, and partners get the
     rest. CutMix (Yun et al., 2019): a box with the fraction 1 - lambda of the area, with a uniform
-    centre and clipped at the border, is copied from the partner; labels are weighted by the
+    center and clipped at the border, is copied from the partner; labels are weighted by the
     resulting areas. If both are on, each batch uses one of them, each with probability 0.5.
 
     Attributes:
@@ -105,15 +105,15 @@ def cut_box(image_size, share, row, column):
     Args:
         image_size: (height, width).
         share: lambda, in [0, 1].
-        row, column: centre of the box as fractions of the height and the width, in [0, 1).
+        row, column: center of the box as fractions of the height and the width, in [0, 1).
 
     Returns:
         top, left, bottom, right: integers; bottom and right are exclusive.
     """
     edges = []
-    for side, centre in zip(image_size, (row, column), strict=True):
+    for side, center in zip(image_size, (row, column), strict=True):
         length = int(side * math.sqrt(1 - share))
-        first = int(side * centre) - length // 2
+        first = int(side * center) - length // 2
         edges.append((max(first, 0), min(first + length, side)))
     (top, bottom), (left, right) = edges
     return top, left, bottom, right

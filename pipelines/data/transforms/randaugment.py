@@ -12,14 +12,14 @@ import math
 import numpy as np
 import tensorflow as tf
 
-# Value of empty pixels: grey, which has little effect on operations on contrast.
+# Value of empty pixels: gray, which has little effect on operations on contrast.
 FILL = 128
 
 
 def rand_augment(image, seed, layers, magnitude):
     """Applies `layers` operations of the pool, each drawn uniformly and always applied.
 
-    Magnitude 0 is not the identity: colour factors are 0.1, and Posterize keeps 0 bits.
+    Magnitude 0 is not the identity: color factors are 0.1, and Posterize keeps 0 bits.
 
     Args:
         image: uint8 `[h, w, 3]` of static shape.
@@ -120,13 +120,13 @@ def solarize_add(image, addition):
 
 
 def color(image, factor):
-    """Changes the saturation: factor 0 returns the grey image, 1 the image."""
-    return blend(grey(image)[..., None], image, factor)
+    """Changes the saturation: factor 0 returns the gray image, 1 the image."""
+    return blend(gray(image)[..., None], image, factor)
 
 
 def contrast(image, factor):
-    """Changes the contrast: factor 0 returns the mean grey everywhere, 1 the image."""
-    return blend(mean_grey(image), image, factor)
+    """Changes the contrast: factor 0 returns the mean gray everywhere, 1 the image."""
+    return blend(mean_gray(image), image, factor)
 
 
 def brightness(image, factor):
@@ -152,24 +152,24 @@ def sharpness(image, factor):
 
 
 def rotate(image, degrees):
-    """Rotates the image around its centre; nearest neighbour."""
+    """Rotates the image around its center; nearest neighbor."""
     angle = degrees * (math.pi / 180)
     cos, sin = tf.cos(angle), tf.sin(angle)
-    return _warp(image, [(cos, -sin, 0.0), (sin, cos, 0.0)], centred=True)
+    return _warp(image, [(cos, -sin, 0.0), (sin, cos, 0.0)], centered=True)
 
 
 def shear(image, x, y):
-    """Each pixel gets the value at (column + x * row, row + y * column); nearest neighbour."""
+    """Each pixel gets the value at (column + x * row, row + y * column); nearest neighbor."""
     return _warp(image, [(1.0, x, 0.0), (y, 1.0, 0.0)])
 
 
 def translate(image, x, y):
-    """Each pixel gets the value at (column + x, row + y); nearest neighbour."""
+    """Each pixel gets the value at (column + x, row + y); nearest neighbor."""
     return _warp(image, [(1.0, 0.0, x), (0.0, 1.0, y)])
 
 
 def cutout(image, half, place):
-    """Fills a square of side `2 half` around a random point with grey, clipped at the border."""
+    """Fills a square of side `2 half` around a random point with gray, clipped at the border."""
     height, width, _ = image.shape
     row, column = (
         tf.cast(draw * side, tf.int32) for draw, side in ((place[0], height), (place[1], width))
@@ -195,7 +195,7 @@ def fill_box(image, top, left, bottom, right, values):
     return tf.where(inside, tf.broadcast_to(tf.cast(values, image.dtype), image.shape), image)
 
 
-def grey(image):
+def gray(image):
     """Returns the ITU-R 601 luma, rounded as in Pillow: integers as float32 `[h, w]`."""
     # 16-bit fixed point: all sums are integers below 2**24, so they are exact in float32.
     weights = tf.constant([19595.0, 38470.0, 7471.0])
@@ -203,9 +203,9 @@ def grey(image):
     return tf.floor((luma + 32768.0) * 2.0**-16)
 
 
-def mean_grey(image):
-    """Returns the mean of `grey`, rounded to an integer; float32 scalar."""
-    values = tf.cast(grey(image), tf.int32)
+def mean_gray(image):
+    """Returns the mean of `gray`, rounded to an integer; float32 scalar."""
+    values = tf.cast(gray(image), tf.int32)
     count = tf.size(values, tf.int64)
     total = tf.reduce_sum(tf.cast(tf.reduce_sum(values, axis=1), tf.int64))
     return tf.cast((2 * total + count) // (2 * count), tf.float32)
@@ -239,16 +239,16 @@ def _look_up(image, table):
     return tf.reshape(values, image.shape)
 
 
-def _warp(image, matrix, centred=False):
+def _warp(image, matrix, centered=False):
     """Each pixel gets the value of the pixel nearest to `matrix @ (column, row, 1)`.
 
     Args:
         image: uint8 `[h, w, 3]`.
         matrix: 2 x 3 numbers or scalar tensors.
-        centred: whether coordinates start at the centre of the image instead of its first pixel.
+        centered: whether coordinates start at the center of the image instead of its first pixel.
     """
     height, width, _ = image.shape
-    middle = ((width - 1) / 2, (height - 1) / 2) if centred else (0.0, 0.0)
+    middle = ((width - 1) / 2, (height - 1) / 2) if centered else (0.0, 0.0)
     columns = (tf.range(width, dtype=tf.float32) - middle[0])[None]
     rows = (tf.range(height, dtype=tf.float32) - middle[1])[:, None]
     column, row = (
@@ -256,7 +256,7 @@ def _warp(image, matrix, centred=False):
         for (a, b, shift), origin in zip(matrix, middle, strict=True)
     )
     inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
-    # Places outside the image use the index of one extra pixel, which is grey.
+    # Places outside the image use the index of one extra pixel, which is gray.
     index = tf.where(inside, row * width + column, height * width)
     pixels = tf.pad(tf.reshape(image, [-1, 3]), [[0, 1], [0, 0]], constant_values=FILL)
     return tf.gather(pixels, index)

@@ -3,7 +3,7 @@
 import pytest
 
 from pipelines.data.sources.open import open_source
-from tests.pipelines.data.spoilt import Spoilt
+from tests.pipelines.data.spoiled import Spoiled
 
 
 @pytest.fixture(scope="session")
@@ -19,6 +19,6 @@ def examples(digits):
 
 
 @pytest.fixture
-def spoilt(examples):
+def spoiled(examples):
     """The same source, but some of its images are no images."""
-    return Spoilt(examples)
+    return Spoiled(examples)

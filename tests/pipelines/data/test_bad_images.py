@@ -10,7 +10,7 @@ from pipelines.config.augmentation import Augmentation
 from pipelines.data import pipeline
 from pipelines.data.transforms.mixing import Mixing
 from tests.pipelines.data.batches import KEYS, assert_equal, join, to_numpy
-from tests.pipelines.data.spoilt import BAD, PREPROCESSING, Spoilt, train
+from tests.pipelines.data.spoiled import BAD, PREPROCESSING, Spoiled, train
 from vit_tf.preprocessing import Preprocessing
 
 
@@ -19,12 +19,12 @@ def test_without_bad_images_nothing_changes(digits):
 
 
 @pytest.mark.parametrize("batch_size", [8, 40])
-def test_bad_images_are_black_without_weight_in_their_slots(digits, spoilt, batch_size):
+def test_bad_images_are_black_without_weight_in_their_slots(digits, spoiled, batch_size):
     """Over an epoch, with batches smaller and larger than the groups of decoded images."""
     options = {"batch_size": batch_size, "seed": 6}
     expected = train(digits, 200 // batch_size, skip=False, **options)
     seen = []
-    for batch, other in zip(train(spoilt, len(expected), **options), expected, strict=True):
+    for batch, other in zip(train(spoiled, len(expected), **options), expected, strict=True):
         bad = np.isin(other["id"], BAD)
         for key in ("id", "slot", "label"):
             np.testing.assert_array_equal(batch[key], other[key])
@@ -38,26 +38,26 @@ def test_bad_images_are_black_without_weight_in_their_slots(digits, spoilt, batc
 @pytest.mark.parametrize(
     ("hosts", "replicas", "mixing"), [(1, 2, {}), (2, 4, {"mixup": 0.5, "cutmix": 1.0})]
 )
-def test_replicas_and_hosts_do_not_matter(spoilt, hosts, replicas, mixing):
+def test_replicas_and_hosts_do_not_matter(spoiled, hosts, replicas, mixing):
     each = replicas // hosts
     parts = []
     for host in range(hosts):
-        batches = train(spoilt, 6, host=host, hosts=hosts, replicas=replicas, **mixing)
+        batches = train(spoiled, 6, host=host, hosts=hosts, replicas=replicas, **mixing)
         parts += [batches[replica::each] for replica in range(each)]
-    assert_equal(join(parts), train(spoilt, 6, **mixing))
+    assert_equal(join(parts), train(spoiled, 6, **mixing))
 
 
-def test_resume_continues_bitwise(spoilt):
-    before = train(spoilt, 13, mixup=0.5)
-    assert_equal(train(spoilt, 3, start_step=10, mixup=0.5), before[10:])
+def test_resume_continues_bitwise(spoiled):
+    before = train(spoiled, 13, mixup=0.5)
+    assert_equal(train(spoiled, 3, start_step=10, mixup=0.5), before[10:])
 
 
-def test_bad_images_do_not_bleed_into_others(spoilt):
+def test_bad_images_do_not_bleed_into_others(spoiled):
     """Neither an example with a bad partner nor a bad example is mixed."""
     options = {"mixup": 0.5, "cutmix": 1.0}
     mixing = Mixing(**options, seed=5, image_size=(8, 8), num_classes=10)
     lonely = 0
-    batches = zip(range(7), train(spoilt, 7, **options), train(spoilt, 7), strict=True)
+    batches = zip(range(7), train(spoiled, 7, **options), train(spoiled, 7), strict=True)
     for step, batch, plain in batches:
         image, weight = plain["image"], plain["weight"]
         whole = weight * np.roll(weight, 1) == 1
@@ -76,12 +76,12 @@ def test_bad_images_do_not_bleed_into_others(spoilt):
     assert lonely >= len(set(BAD) - {4, 78})  # 4 and 78 come right after another bad image
 
 
-def test_evaluation_leaves_them_out(spoilt, examples):
+def test_evaluation_leaves_them_out(spoiled, examples):
     batch_size, hosts, replicas = 64, 2, 4
     rows = {key: [] for key in KEYS}
     for host in range(hosts):
         dataset = pipeline.eval_dataset(
-            spoilt,
+            spoiled,
             batch_size=batch_size,
             preprocessing=PREPROCESSING,
             skips_bad_images=True,
@@ -99,10 +99,10 @@ def test_evaluation_leaves_them_out(spoilt, examples):
     assert all(labels[i] == label for i, label in enumerate(examples.labels))
 
 
-def test_black_is_that_of_the_preprocessing(spoilt):
+def test_black_is_that_of_the_preprocessing(spoiled):
     preprocessing = Preprocessing(image_size=(8, 8), mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4))
     options = {"batch_size": 100, "skips_bad_images": True}
-    batch = next(iter(pipeline.eval_dataset(spoilt, preprocessing=preprocessing, **options)))
+    batch = next(iter(pipeline.eval_dataset(spoiled, preprocessing=preprocessing, **options)))
     black = preprocessing(np.zeros([1, 1, 3], np.uint8))
     np.testing.assert_array_equal(
         batch["image"].numpy()[[3, 4]], np.broadcast_to(black, [2, 8, 8, 3])
@@ -110,11 +110,11 @@ def test_black_is_that_of_the_preprocessing(spoilt):
 
 
 @pytest.mark.parametrize("rows", [20, 50])  # Below and above a group of `decode_batches`.
-def test_black_of_uint8_is_0(spoilt, rows):
+def test_black_of_uint8_is_0(spoiled, rows):
     levels, floats = (
         to_numpy(
             pipeline.eval_dataset(
-                spoilt,
+                spoiled,
                 batch_size=rows,
                 preprocessing=dataclasses.replace(PREPROCESSING, dtype=dtype),
                 skips_bad_images=True,
@@ -129,8 +129,8 @@ def test_black_of_uint8_is_0(spoilt, rows):
         assert_equal([batch], [other])
 
 
-def test_images_to_show_leave_out_bad_ones(spoilt, examples):
-    images = pipeline.sample_images(spoilt, PREPROCESSING, 5, Augmentation(), count=12)
+def test_images_to_show_leave_out_bad_ones(spoiled, examples):
+    images = pipeline.sample_images(spoiled, PREPROCESSING, 5, Augmentation(), count=12)
     assert images.shape == (10, 8, 8, 3)
-    nothing = pipeline.sample_images(Spoilt(examples, range(20)), PREPROCESSING, 5, Augmentation())
+    nothing = pipeline.sample_images(Spoiled(examples, range(20)), PREPROCESSING, 5, Augmentation())
     assert nothing.shape == (0, 8, 8, 3)

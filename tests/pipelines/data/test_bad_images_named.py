@@ -21,7 +21,7 @@ from pipelines.tasks.classification import Classification
 from pipelines.training.step_state import BadRows
 from pipelines.training.train_data import TrainData
 from tests.pipelines import hostile
-from tests.pipelines.data.spoilt import BAD, PREPROCESSING, Spoilt, train
+from tests.pipelines.data.spoiled import BAD, PREPROCESSING, Spoiled, train
 from tests.pipelines.tiny import one_device, two_replicas
 
 EVALUATION = {"preprocessing": PREPROCESSING, "batch_size": 50}
@@ -37,14 +37,14 @@ def _evaluator(data, strategy=None):
 
 def test_a_capped_evaluation_names_an_image_that_it_reads(examples):
     """Two batches of the twenty are evaluated: 0 .. 9 and 100 .. 109."""
-    source = Spoilt(examples, (15, 105))
+    source = Spoiled(examples, (15, 105))
     data = EvaluationData(source=source, preprocessing=PREPROCESSING, batch_size=10, max_batches=2)
     with pytest.raises(DataError, match="digit 105 "):
         _evaluator(data).run()
     batches = EvalBatches(source, 10, 2)
     assert [batches.indices(k).tolist() for k in range(2)] == [[*range(10)], [*range(100, 110)]]
     dataset = pipeline.eval_dataset(
-        Spoilt(examples, ()), batch_size=30, preprocessing=PREPROCESSING, max_batches=7
+        Spoiled(examples, ()), batch_size=30, preprocessing=PREPROCESSING, max_batches=7
     )
     batches = EvalBatches(source, 30, 7)
     assert len(batches) == 7 and batches.num_examples == 200
@@ -81,13 +81,13 @@ def _take(rows, data):
     data.bad_images.lose(lost)
 
 
-def test_each_is_named_once(spoilt, tmp_path, logged):
+def test_each_is_named_once(spoiled, tmp_path, logged):
     """Over any number of epochs and with evaluations between; in the order of their first use."""
     path = tmp_path / "bad_images.jsonl"
     bad = BadImages(path)
-    _name_all(spoilt, bad, 20)
-    _evaluator(EvaluationData(source=spoilt, **EVALUATION, bad_images=bad)).run()
-    met = [i for batch in train(spoilt, 20) for i in batch["id"] if i in BAD]
+    _name_all(spoiled, bad, 20)
+    _evaluator(EvaluationData(source=spoiled, **EVALUATION, bad_images=bad)).run()
+    met = [i for batch in train(spoiled, 20) for i in batch["id"] if i in BAD]
     records = _records(path)
     assert [record["id"] for record in records] == list(dict.fromkeys(met))
     contents = list(hostile.unreadable().values())
@@ -100,9 +100,9 @@ def test_each_is_named_once(spoilt, tmp_path, logged):
     assert bad.summary() == line
 
 
-def test_an_evaluation_names_them(spoilt, examples, logged):
+def test_an_evaluation_names_them(spoiled, examples, logged):
     """Also if it reads only some of the batches, on two replicas."""
-    data = EvaluationData(source=spoilt, **EVALUATION, bad_images=BadImages())
+    data = EvaluationData(source=spoiled, **EVALUATION, bad_images=BadImages())
     strategy = two_replicas()
     with strategy.scope():
         means = _evaluator(data, strategy).run()
@@ -110,13 +110,13 @@ def test_an_evaluation_names_them(spoilt, examples, logged):
     assert [int(line.split()[3]) for line in logged] == list(BAD)
     logged.clear()
     capped = dataclasses.replace(data, batch_size=10, max_batches=2, bad_images=BadImages())
-    _evaluator(dataclasses.replace(capped, source=Spoilt(examples, (8, 15, 105)))).run()
+    _evaluator(dataclasses.replace(capped, source=Spoiled(examples, (8, 15, 105)))).run()
     assert [line.split()[3] for line in logged] == ["8", "105"]
 
 
 def test_ten_are_told_and_all_are_written(examples, tmp_path, logged):
     path = tmp_path / "bad_images.jsonl"
-    _name_all(Spoilt(examples, range(5, 35)), BadImages(path), 7)
+    _name_all(Spoiled(examples, range(5, 35)), BadImages(path), 7)
     assert len(logged) == 11
     assert [line.split()[0:2] for line in logged] == [["left", "out"]] * 11
     assert logged[-1] == f"left out more than 10 images; all are named in {path}"
@@ -126,22 +126,22 @@ def test_ten_are_told_and_all_are_written(examples, tmp_path, logged):
 def test_rows_beyond_the_buffer_are_counted(examples, monkeypatch, logged):
     monkeypatch.setattr(BadRows, "_CAPACITY", 5)
     bad = BadImages()
-    _name_all(Spoilt(examples, range(5, 35)), bad, 3)
-    met = [i for batch in train(Spoilt(examples, range(5, 35)), 3) for i in batch["id"]]
+    _name_all(Spoiled(examples, range(5, 35)), bad, 3)
+    met = [i for batch in train(Spoiled(examples, range(5, 35)), 3) for i in batch["id"]]
     met = [i for i in met if 5 <= i < 35]
     assert [int(line.split()[3]) for line in logged[:-1]] == met[-5:]
     assert logged[-1] == "left out more images at a time than can be named"
     assert bad.summary().endswith(f": 5; {len(met) - 5} times one that is not named")
 
 
-def test_a_resumed_run_goes_on_with_its_file(spoilt, tmp_path, logged):
+def test_a_resumed_run_goes_on_with_its_file(spoiled, tmp_path, logged):
     path = tmp_path / "bad_images.jsonl"
     first = BadImages(path)
-    first.record(spoilt, [3, 77])
+    first.record(spoiled, [3, 77])
     path.write_bytes(path.read_bytes() + b'{"id": 40, "na')  # a crash leaves an incomplete line
     second = BadImages(path)
     assert second.count == 2
-    second.record(spoilt, [77, 40])
+    second.record(spoiled, [77, 40])
     assert [record["id"] for record in map(_json, path.read_text().splitlines()) if record] == [
         3,
         77,
@@ -168,12 +168,12 @@ def test_nothing_bad_leaves_no_file(digits, tmp_path):
 def test_a_batch_without_a_single_image_is_noted(examples):
     """A batch with at least one good image is not."""
     sampling = Sampling(batch_size=32, seed=5, shuffle_window=70, sharding="global")
-    order = TrainBatches(Spoilt(examples), sampling).indices(2).tolist()
-    batches = train(Spoilt(examples, order[1:]), 4)
+    order = TrainBatches(Spoiled(examples), sampling).indices(2).tolist()
+    batches = train(Spoiled(examples, order[1:]), 4)
     assert [batch["weight"].sum() for batch in batches] == [32, 32, 1, 32]
     bad = BadImages()
-    assert _name_all(Spoilt(examples, order[1:]), bad, 4).empty_batch() is None
-    assert _name_all(Spoilt(examples, order), bad, 4).empty_batch() == 2
+    assert _name_all(Spoiled(examples, order[1:]), bad, 4).empty_batch() is None
+    assert _name_all(Spoiled(examples, order), bad, 4).empty_batch() == 2
 
 
 @pytest.mark.parametrize("make", [two_replicas, one_device])
@@ -212,23 +212,23 @@ def test_the_rows_of_all_replicas_are_taken_once(make):
     assert rows.take() == ([], 0)
 
 
-def test_a_file_that_cannot_be_written_stops(spoilt, tmp_path):
+def test_a_file_that_cannot_be_written_stops(spoiled, tmp_path):
     bad = BadImages(tmp_path / "missing" / "bad_images.jsonl")
     with pytest.raises(RunError, match="bad_images.jsonl cannot be written: No such file"):
-        _name_all(spoilt, bad, 7)
+        _name_all(spoiled, bad, 7)
 
 
-def test_a_disk_that_fills_up_stops(spoilt, tmp_path, monkeypatch):
+def test_a_disk_that_fills_up_stops(spoiled, tmp_path, monkeypatch):
     """A partially written line raises an error; the next start begins a new line."""
     path, write = tmp_path / "bad_images.jsonl", os.write
     bad = BadImages(path)
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", lambda file, data: write(file, data[: len(data) // 2]))
         with pytest.raises(RunError, match="cannot be written: No space left on device"):
-            bad.record(spoilt, [3])
+            bad.record(spoiled, [3])
     again = BadImages(path)
     assert again.count == 0
-    again.record(spoilt, [3])
+    again.record(spoiled, [3])
     assert BadImages(path).count == 1
 
 
@@ -264,31 +264,31 @@ class Batches:
         return self._read_along
 
 
-def test_only_without_skip_a_bad_image_is_a_reason_to_stop(spoilt):
+def test_only_without_skip_a_bad_image_is_a_reason_to_stop(spoiled):
     error = tf.errors.InvalidArgumentError(None, None, "no image")
-    batches = Batches(spoilt, [*range(200)])
+    batches = Batches(spoiled, [*range(200)])
     problem = str(bad_images.explain_input_error(error, batches, [0]))
     assert "The image digit 3 (id 3) cannot be decoded: it is empty" in problem
     assert "data.bad_images=skip" in problem
     assert bad_images.explain_input_error(error, batches, [0], skips_bad_images=True) is error
 
 
-def test_a_failure_of_the_input_becomes_the_name_of_the_image(spoilt):
+def test_a_failure_of_the_input_becomes_the_name_of_the_image(spoiled):
     """The error names the first bad image in the order of the slots, or stays unchanged."""
     error = tf.errors.InvalidArgumentError(None, None, "no image")
     for indices, bad in (([199, 78, 77], 78), ([-1, *range(41)], 3)):
         with pytest.raises(DataError, match=f"image digit {bad} "):
-            raise bad_images.explain_input_error(error, Batches(spoilt, indices), [0])
+            raise bad_images.explain_input_error(error, Batches(spoiled, indices), [0])
     # A bad image that is only read along did not fail.
-    good = Batches(spoilt, [0, 199, 5, -1], [[3, 4], [40]])
+    good = Batches(spoiled, [0, 199, 5, -1], [[3, 4], [40]])
     assert bad_images.explain_input_error(error, good, range(2)) is error
 
 
-def test_a_found_image_says_where_it_is_and_why(spoilt):
-    found = [*bad_images.find_bad_images(spoilt, range(70, 80))]
+def test_a_found_image_says_where_it_is_and_why(spoiled):
+    found = [*bad_images.find_bad_images(spoiled, range(70, 80))]
     assert [(bad.index, bad.id, bad.name) for bad in found] == [
         (77, 77, "digit 77"),
         (78, 78, "digit 78"),
     ]
-    (known,) = bad_images.find_bad_images(spoilt, [5], are_known=True)
+    (known,) = bad_images.find_bad_images(spoiled, [5], are_known=True)
     assert known.reason == "some of it cannot be decoded"

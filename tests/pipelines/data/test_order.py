@@ -67,7 +67,7 @@ def test_windows_mix_distant_blocks():
     blocks = np.unique(indices // (800 // BLOCKS_PER_WINDOW))
     assert len(blocks) >= BLOCKS_PER_WINDOW
     assert np.ptp(indices) > 5000
-    # Examples are shuffled within the window: few neighbours in training are neighbours in the
+    # Examples are shuffled within the window: few neighbors in training are neighbors in the
     # file.
     assert (np.abs(np.diff(indices)) == 1).mean() < 0.05
 

@@ -290,12 +290,12 @@ def test_a_bad_image_is_looked_for_in_the_order_of_the_hosts(source, monkeypatch
     bad = next(index for index in own if index not in in_global_order.indices(1))
     read = source.read
 
-    def spoilt(indices):
+    def spoiled(indices):
         examples = read(indices)
         examples.images[examples.ids == bad] = b"text"
         return examples
 
-    monkeypatch.setattr(source, "read", spoilt)
+    monkeypatch.setattr(source, "read", spoiled)
     data = TrainData(
         source=source, sampling=sampling, augmentation=Augmentation(), preprocessing=None
     )

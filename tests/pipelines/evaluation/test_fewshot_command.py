@@ -25,7 +25,7 @@ SPLITS = ["--set=data.train_split=train[:120]", "--set=data.eval_split=test[:60]
 
 @pytest.fixture(scope="module")
 def workdir(tmp_path_factory):
-    """What a run leaves behind: its configuration and its last weights."""
+    """The files that a run leaves behind: its configuration and its last weights."""
     folder = tmp_path_factory.mktemp("fewshot") / "run"
     folder.mkdir()
     experiment = tiny_experiment("model.layers=1", *(x.removeprefix("--set=") for x in SPLITS))
@@ -116,7 +116,7 @@ def test_the_shipped_model_the_cache_and_the_files(command, tmp_path, monkeypatc
     def interrupted(*arguments):
         raise Interrupted("SIGINT")
 
-    # What is there before the long fit of the probe is on the disk.
+    # The results before the long fit of the probe are on the disk.
     for name in ("fewshot.json", "fewshot.html"):
         os.remove(tmp_path / "out" / name)
     monkeypatch.setattr(few_shot_report, "linear_probe", interrupted)

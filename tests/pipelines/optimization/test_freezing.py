@@ -108,7 +108,7 @@ def test_gradients_below_the_lowest_trained_layer_are_not_computed():
 
 
 def test_frozen_kernels_of_a_stem_in_micro_batches():
-    """Standardised kernels are differentiated once for all micro-batches, without frozen ones."""
+    """Standardized kernels are differentiated once for all micro-batches, without frozen ones."""
     step, found = tf.constant(0, tf.int64), []
     for parts in (1, 2):
         trainer, batch = trainer_of(

@@ -1,4 +1,4 @@
-"""Reads ordinary and then hostile images: `python -m ... FOLDER`, with `ordinary` and `spoilt`.
+"""Reads ordinary and then hostile images: `python -m ... FOLDER`, with `ordinary` and `spoiled`.
 
 Prints the peak of the memory of the process, in bytes, after training batches of each of them,
 after the reasons why images cannot be decoded, and after a prediction for the GIF bomb.
@@ -40,14 +40,14 @@ def predict(path):
 
 def main(folder):
     folder, peaks = pathlib.Path(folder), []
-    ordinary, spoilt = (
-        open_source(f"folder:{folder / x}", "train") for x in ("ordinary", "spoilt")
+    ordinary, spoiled = (
+        open_source(f"folder:{folder / x}", "train") for x in ("ordinary", "spoiled")
     )
     for read, images in (
         (train, ordinary),
-        (train, spoilt),
-        (name_bad_images, spoilt),
-        (predict, folder / "spoilt" / "a" / "bomb.gif"),
+        (train, spoiled),
+        (name_bad_images, spoiled),
+        (predict, folder / "spoiled" / "a" / "bomb.gif"),
     ):
         read(images)
         peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1000)

@@ -108,7 +108,7 @@ def test_page_loads_nothing_and_runs_nothing(whole_page):
 
 
 def test_page_has_a_dark_side(whole_page):
-    """Each colour of the style is defined for the light and the dark setting."""
+    """Each color of the style is defined for the light and the dark setting."""
     (style,) = _Page(whole_page).text("style")
     light, dark = re.findall(r":root \{(.*?)\}", style, re.DOTALL)
     names = [set(re.findall(r"(--[\w-]+):", text)) for text in (light, dark)]

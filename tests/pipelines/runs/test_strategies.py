@@ -74,7 +74,7 @@ def test_a_hanging_search_is_given_up():
         strategies._within(5, lambda: {}["a"])
 
 
-# What initialisation raises without a TPU, in `tensorflow` and in `tensorflow-tpu`.
+# Errors of initialization without a TPU, in `tensorflow` and in `tensorflow-tpu`.
 NO_KERNEL = "TPUs not found in the cluster. Failed in initialization: No OpKernel was registered."
 NO_PLATFORM = """Graph execution error:
 
@@ -91,7 +91,7 @@ RET_CHECK failure (tpu_node_interfaces.cc:432) *platform\x20
         (tf.errors.InternalError(None, None, NO_PLATFORM), NO_PLATFORM.splitlines()[-2].rstrip()),
     ],
 )
-def test_after_a_failed_initialisation_no_strategy_is_made(monkeypatch, error, reason):
+def test_after_a_failed_initialization_no_strategy_is_made(monkeypatch, error, reason):
     def fail(resolver):
         raise error
 

@@ -1,4 +1,4 @@
-"""What predictions refuse: images before a model is built, models, and code beside a model."""
+"""Refused by predictions: images before a model is built, models, and code beside a model."""
 
 import os
 import pathlib

@@ -50,7 +50,7 @@ def test_preprocessing_of_another_size_is_refused(tmp_path):
 
 @pytest.fixture(scope="module")
 def answers(exported):
-    """What the process of the check returns for the right export."""
+    """The result of the check's process for the right export."""
     path, found = exported.folder / "portable", []
 
     def call(directory, calls, loader=None):

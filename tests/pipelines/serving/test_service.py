@@ -36,7 +36,7 @@ def written(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def served(written, tmp_path_factory):
-    """What the service saw."""
+    """The requests that the service received."""
     image = tmp_path_factory.mktemp("service") / "image"
     image.write_bytes(encoded.every_format()[0][0])
     # -I: no current directory, no PYTHONPATH, no user packages.

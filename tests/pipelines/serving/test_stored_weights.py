@@ -18,7 +18,7 @@ from tests.vit_tf import tiny
 RESNET = vit_tf.ResNetConfig(stage_depths=(1,), width=0.5, image_size=16, num_classes=5)
 STEM = {"width": 0.5, "stage_depths": (1,)}
 MODELS = {
-    "factorised": {"position_embedding": "learned_2d", "representation_size": 7},
+    "factorized": {"position_embedding": "learned_2d", "representation_size": 7},
     "every layer": {"position_injection": "every_layer", "num_classes": 0},
     "axial": tiny.AXIAL | {"layers": 1, "num_classes": 0},
     "hybrid": {"stem": STEM, "image_size": 32, "patch_size": 2, "classifier": "map"},
@@ -52,7 +52,7 @@ def matrices_that_are_cast(path):
     return found
 
 
-OFTEN = ("factorised", "axial", "resnet")
+OFTEN = ("factorized", "axial", "resnet")
 
 
 @pytest.mark.parametrize(

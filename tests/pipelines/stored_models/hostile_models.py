@@ -32,7 +32,7 @@ from pipelines.runs.json_file import write_json
 from pipelines.runs.workdir import Workdir
 from tests.pipelines.tiny import tiny_experiment
 from tests.vit_tf import tiny
-from vit_tf.weights import published_entries
+from vit_tf.weights import published_rules
 
 COMMANDS = ("evaluate", "predict", "export")
 CONFIG, WEIGHTS = "config.json", "model.weights.h5"
@@ -213,7 +213,7 @@ def zeros(path):
     with tiny.unallocated():
         fields = {"hidden_size": 512, "mlp_size": 2048, "layers": 16, "heads": 8}
         model = vit_tf.create_model(tiny.config(num_classes=10, image_size=12, **fields))
-        shapes = {k: v for entry in published_entries(model) for k, v in entry.shapes.items()}
+        shapes = {k: v for rule in published_rules(model) for k, v in rule.shapes.items()}
     np.savez_compressed(path, **{key: np.zeros(v, np.float32) for key, v in shapes.items()})
 
 
@@ -248,7 +248,7 @@ KINDS = {
         dtype_policy({"module": "keras", "class_name": "Dense", "config": {"units": 10**12}}),
         "dtype policy",
     ),
-    "quantised": (
+    "quantized": (
         dtype_policy({"class_name": "DTypePolicy", "config": {"name": "int8_from_float32"}}),
         "dtype policy",
     ),

@@ -73,7 +73,7 @@ def test_models_open_from_every_source(run, tmp_path, kind):
     np.testing.assert_array_equal(opened(images), model(images))
     assert preprocessing.image_size == (12, 12)
     assert classes.labels == (() if kind == "keras" else tuple("0123456789"))
-    # Of a model that was trained with the sigmoid loss, which a .keras file does not store.
+    # The model was trained with the sigmoid loss, which a .keras file does not store.
     probability = classes.to_probabilities(tf.zeros([1, 10]))[0, 0]
     assert float(probability) == pytest.approx(0.1 if kind == "keras" else 0.5)
     fresh = vit_tf.create_model(model.config, dtype="mixed_bfloat16")

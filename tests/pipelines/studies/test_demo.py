@@ -222,14 +222,14 @@ def test_runs_from_end_to_end(tmp_path, logged):
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert f"checks failed: {ACCURACY}" in text
     for heading in (
-        "What was done",
+        "Steps of the demo",
         "Predictions on test images",
         "Learning curves",
         "Patch filters",
         "Position similarity",
         "Attention of the class token",
         "Numbers",
-        "What to run next",
+        "Next commands",
     ):
         assert heading in text
     # At most 16 examples, two sheets, and ten columns: the image, each layer, and their product.

@@ -240,8 +240,8 @@ def test_pictures_show_image_mask_target_and_prediction(target):
     assert all(x.shape == (2, 8, 12, 3) for x in shown.values())
     for index, value in enumerate((0, 1)):
         assert (shown["image"][index].numpy() == value).all()
-        grey = (shown["corrupted"][index].numpy() == 0.5).all(-1)
-        assert grey.sum() == 3 * 16  # Of 6 patches 3 are corrupted, and all of these masked.
+        gray = (shown["corrupted"][index].numpy() == 0.5).all(-1)
+        assert gray.sum() == 3 * 16  # Of 6 patches 3 are corrupted, and all of these masked.
         drawn = shown["target"][index].numpy()
         expected = value if target == "pixels" else (16 + 224 * value) / 255
         np.testing.assert_allclose(drawn, expected, atol=1e-6)

@@ -29,7 +29,7 @@ from vit_tf.layers import RandomContext
 # Over 12 steps in float32: relative for losses; for weights, relative to the largest weight.
 TOLERANCE = {"sgd": 1e-6, "adamw": 1e-5}
 # Adam divides a gradient by its size. If the first gradient of an element is 1e-5 of the others by
-# chance, it is mostly rounding error, and the update of the weight has an error of some per cent of
+# chance, it is mostly rounding error, and the update of the weight has an error of some percent of
 # the learning rate. With a rate of 0.01 this alone can be 2e-5, so AdamW has the recipe's rate.
 RATE = {"sgd": 0.05, "adamw": 0.002}
 # In addition to the dropout, attention dropout, stochastic depth and crop of every tiny run.

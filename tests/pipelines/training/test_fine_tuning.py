@@ -176,7 +176,7 @@ def test_batches_fit_the_data_and_the_memory(examples, name, replicas, own, expe
 
     def fits(parts):
         images = batch // (replicas * parts)
-        return vit_tf.cost.activation_bytes(config.config(1), images, fused=False) <= 4e9
+        return vit_tf.cost.activation_bytes(config.config(1), images, compiled=False) <= 4e9
 
     # No fewer parts of equal size fit. BatchNorm allows only one part.
     if name == "AxialResNet-26S":

@@ -78,8 +78,8 @@ def test_train_evaluate_and_predict(pictures, command, uncompiled):
     assert classes.labels == NAMES
     logits = logits.astype(np.float64)
     loss = (np.log1p(np.exp(logits)) - logits * targets).sum(axis=1).mean()
-    labelled = targets.any(axis=1)
-    precision = targets[range(10), logits.argmax(axis=1)][labelled].mean()
+    labeled = targets.any(axis=1)
+    precision = targets[range(10), logits.argmax(axis=1)][labeled].mean()
     there = targets.any(axis=0)
     average = average_precision_score(targets[:, there], logits[:, there], average="macro")
     mirrored = evaluate(source, test, two_replicas(), batch_size=4, bad_images="stop")

@@ -69,7 +69,7 @@ def test_learning_rates_are_those_of_the_equations(name):
 
 
 def _step_kind(experiment):
-    """What decides the code of a training step; steps of a kind differ in numbers only."""
+    """The settings that decide the code of a step; steps of a kind differ in numbers only."""
     optimizer, config = experiment.optimizer, experiment.model_config(10)
     switches = ("stem", "representation_size", "classifier", "position_embedding")
     return (

@@ -1,4 +1,4 @@
-"""What a run writes: the documented files, TensorBoard, the log, and lines of metrics."""
+"""The files of a run: the documented files, TensorBoard, the log, and lines of metrics."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""What is in the graphs of the training loop and the evaluation step.
+"""The contents of the graphs of the training loop and the evaluation step.
 
 On a TPU the host drives the loop, and one program of the device is a whole step. So the host must
 do nothing in a step but hand over the batch: no Python, no strings, no clock, no variable.

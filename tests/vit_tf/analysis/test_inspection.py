@@ -99,7 +99,7 @@ class TestAttentionMap:
         assert placed.dtype == np.float32
         np.testing.assert_array_equal(placed, np.float32([[1, 2, 3], [4, 5, 6]]) / np.float32(21))
 
-    def test_leading_axes_stay_and_nothing_is_renormalised(self):
+    def test_leading_axes_stay_and_nothing_is_renormalized(self):
         logits = _random(2, 3, 1 + 12)
         weights = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
         maps = inspection.attention_map(weights, (4, 3))
@@ -149,14 +149,14 @@ class TestPictures:
         with pytest.raises(ValueError, match="columns=0"):
             inspection.tile(np.zeros((1, 2, 2)), columns=0)
 
-    def test_colours_run_from_dark_to_light(self):
-        colours = inspection.colorize(np.linspace(0, 1, 50))
-        assert colours.shape == (50, 3)
-        lightness = colours @ [0.2126, 0.7152, 0.0722]
+    def test_colors_run_from_dark_to_light(self):
+        colors = inspection.colorize(np.linspace(0, 1, 50))
+        assert colors.shape == (50, 3)
+        lightness = colors @ [0.2126, 0.7152, 0.0722]
         assert (np.diff(lightness) > 0).all()
-        np.testing.assert_array_equal(inspection.colorize([-3.0, 4.0]), colours[[0, -1]])
+        np.testing.assert_array_equal(inspection.colorize([-3.0, 4.0]), colors[[0, -1]])
 
-    def test_colours_are_viridis(self):
+    def test_colors_are_viridis(self):
         from matplotlib import colormaps
 
         stops = np.linspace(0, 1, 9)

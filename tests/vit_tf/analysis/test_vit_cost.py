@@ -86,7 +86,7 @@ FAMILIES = {
     "axial_resnet": vit_tf.AxialResNetConfig(**AXIAL_RESNET),
 }
 # Whose memory is computed too, most of the others with a half-size dtype: name -> (configuration,
-# dtype, fused).
+# dtype, compiled).
 IN_FLOAT32 = ("token", "gap_pre_logits", "unpooled", "axial", "root_only", "every_layer")
 MEMORIES = {name: (FAMILIES[name], "float32", True) for name in (*IN_FLOAT32, "axial_resnet")} | {
     "long": (one_layer(image_size=(44, 56)), "mixed_bfloat16", True),
@@ -247,17 +247,17 @@ def test_macs_are_those_of_the_graph(name):
 @pytest.mark.parametrize("name", MEMORIES)
 def test_activations_are_those_of_the_graph(name):
     """Except for the few numbers that the rule ignores: in inference, and of BatchNorm."""
-    config, dtype, fused = MEMORIES[name]
+    config, dtype, compiled = MEMORIES[name]
     model = vit_tf.create_model(config, dtype=dtype)
-    with custom_ops.implementation("compiled" if fused else "reference"):
+    with custom_ops.implementation("compiled" if compiled else "reference"):
         kept = graph_costs.kept_bytes(model, batch=2)
         live = graph_costs.live_bytes(model, batch=2)
-    found = cost.activation_bytes(config, 2, dtype, fused=fused)
+    found = cost.activation_bytes(config, 2, dtype, compiled=compiled)
     if config.uses_batch_statistics:
         assert 0.99 * kept <= found < kept
     else:
         assert found == kept
-    found = cost.activation_bytes(config, 2, dtype, training=False, fused=fused)
+    found = cost.activation_bytes(config, 2, dtype, training=False, compiled=compiled)
     assert 0.97 * live <= found <= live
 
 
@@ -278,7 +278,7 @@ def test_recomputed_activations_are_those_of_the_graph(name, dtype):
 
 
 def test_only_stored_weights_grow_with_the_square_of_the_tokens():
-    def bend(training=True, fused=True, dtype="float32", **fields):
+    def bend(training=True, compiled=True, dtype="float32", **fields):
         """Second difference over 100, 200 and 300 tokens: 0 for linear terms."""
         sizes = [
             cost.activation_bytes(
@@ -286,7 +286,7 @@ def test_only_stored_weights_grow_with_the_square_of_the_tokens():
                 batch=1,
                 dtype=dtype,
                 training=training,
-                fused=fused,
+                compiled=compiled,
             )
             for rows in (10, 20, 30)
         ]
@@ -296,9 +296,9 @@ def test_only_stored_weights_grow_with_the_square_of_the_tokens():
     assert bend() == bend(training=False) == bend(dropout=0.1) == bend(dtype="bfloat16") == 0
     assert bend(attention_dropout=0.1, training=False) == 0
     # Two layers in float32: the softmax, and the dropped weights with a mask of one byte.
-    assert bend(fused=False) == 2 * 4 * squares
+    assert bend(compiled=False) == 2 * 4 * squares
     assert bend(attention_dropout=0.1) == 2 * (4 + 4 + 1) * squares
-    assert bend(fused=False, training=False) == 4 * squares
+    assert bend(compiled=False, training=False) == 4 * squares
 
 
 def test_activations_grow_with_the_batch():

@@ -8,11 +8,12 @@ import numpy as np
 
 import vit_tf
 from tests.vit_tf import tiny
+from vit_tf.checkpoints.published.model_rules import variables_by_path
 from vit_tf.checkpoints.safetensors.safetensors_file import SafetensorsFile, write_safetensors
 from vit_tf.checkpoints.safetensors.timm.residual import EPSILONS
 from vit_tf.checkpoints.safetensors.writing import write_checkpoint
 from vit_tf.families import layout_module
-from vit_tf.weights import open_checkpoint, published_entries
+from vit_tf.weights import open_checkpoint, published_rules
 
 HUGGINGFACE = {"activation": "gelu_erf", "layer_norm_epsilon": 1e-12}
 TIMM = {"activation": "gelu_erf", "layer_norm_epsilon": 1e-6}
@@ -30,21 +31,22 @@ def load(path):
     """
     with open_checkpoint(path) as checkpoint:
         model = tiny.shared_of(checkpoint.config, seed=_LOADED)
-        entries = published_entries(model)
-        assert {key: tuple(shape) for entry in entries for key, shape in entry.shapes.items()} == (
+        rules, variables = published_rules(model), variables_by_path(model)
+        assert {key: tuple(shape) for rule in rules for key, shape in rule.shapes.items()} == (
             checkpoint.shapes
         )
-        for entry in entries:
-            entry.variable.assign(entry.pack([checkpoint.read(key) for key in entry.shapes]))
+        for rule in rules:
+            values = [checkpoint.read(key) for key in rule.shapes]
+            variables[rule.name].assign(rule.to_tensor(values))
     return model, checkpoint
 
 
 def arrays(model):
     """Canonical key -> array."""
-    found = {}
-    for entry in published_entries(model):
-        values = entry.unpack(np.array(entry.variable.value))
-        found |= dict(zip(entry.shapes, values, strict=True))
+    found, variables = {}, variables_by_path(model)
+    for rule in published_rules(model):
+        values = rule.to_arrays(np.array(variables[rule.name].value))
+        found |= dict(zip(rule.shapes, values, strict=True))
     return found
 
 

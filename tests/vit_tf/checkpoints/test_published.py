@@ -21,7 +21,7 @@ from tests.vit_tf.checkpoints.npz_files import (
     write,
 )
 from vit_tf.checkpoints.sidecar import read_sidecar
-from vit_tf.weights import published_entries
+from vit_tf.weights import published_rules
 
 FORMS = {
     "token": {},
@@ -107,10 +107,10 @@ def published_shapes():
 def test_names_and_shapes_of_the_released_base_16():
     with tiny.unallocated():
         model = vit_tf.create_model("ViT-B/16", num_classes=21843, representation_size=768)
-        table = published_entries(model)
-    shapes = {key: tuple(shape) for entry in table for key, shape in entry.shapes.items()}
+        table = published_rules(model)
+    shapes = {key: tuple(shape) for rule in table for key, shape in rule.shapes.items()}
     assert shapes == published_shapes()
-    assert len(shapes) == sum(len(entry.shapes) for entry in table) == 202
+    assert len(shapes) == sum(len(rule.shapes) for rule in table) == 202
     assert sum(math.prod(shape) for shape in shapes.values()) == 103_186_515
 
 

@@ -10,7 +10,7 @@ import vit_tf
 from tests.tolerances import golden_excess
 from tests.vit_tf import numpy_vit, tiny
 from tests.vit_tf.checkpoints.npz_files import infer_config, linen, read, refused, saved, write
-from vit_tf.weights import published_arrays, published_entries
+from vit_tf.weights import published_arrays, published_rules
 
 POSITIONS = numpy_vit.POSITIONS
 MODELS = {
@@ -45,6 +45,8 @@ def test_round_trip_is_bitwise(kind, tmp_path):
     model, fresh = MODELS[kind](1), MODELS[kind](2)
     path, again = saved(model, tmp_path / "a.npz"), tmp_path / "b.npz"
     assert infer_config(path) == model.config
+    named = sorted(rule.name for rule in published_rules(fresh))
+    assert named == sorted({variable.path for variable in fresh.weights})
     report = vit_tf.load_npz(fresh, path, head="keep")
     assert (report.reset, report.dropped) == ([], [])
     for old, new in zip(model.get_weights(), fresh.get_weights(), strict=True):
@@ -58,9 +60,9 @@ def test_round_trip_is_bitwise(kind, tmp_path):
 
 def shapes_of(name, **fields):
     with tiny.unallocated():
-        table = published_entries(vit_tf.create_model(name, **fields))
-    shapes = {key: tuple(shape) for entry in table for key, shape in entry.shapes.items()}
-    assert len(shapes) == sum(len(entry.shapes) for entry in table)
+        table = published_rules(vit_tf.create_model(name, **fields))
+    shapes = {key: tuple(shape) for rule in table for key, shape in rule.shapes.items()}
+    assert len(shapes) == sum(len(rule.shapes) for rule in table)
     return shapes
 
 

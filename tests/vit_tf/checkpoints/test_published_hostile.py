@@ -330,7 +330,7 @@ MISLEADING = {
     "no heads": {QUERY: np.zeros((12, 0, 4))},
     "patch size zero": {"embedding/kernel": np.zeros((0, 0, 3, 12))},
     "long patch": {"embedding/kernel": np.zeros((4, 2, 3, 12))},
-    "grey": {"embedding/kernel": np.zeros((4, 4, 1, 12))},
+    "gray": {"embedding/kernel": np.zeros((4, 4, 1, 12))},
     "no positions": {POSITIONS: np.zeros((1, 0, 12))},
     "only the class": {POSITIONS: np.zeros((1, 1, 12))},
 }

@@ -13,7 +13,7 @@ POSITIONS = numpy_vit.POSITIONS
 FIRST = {"pre_logits/kernel", "pre_logits/bias"}
 LAST = {"head/kernel", "head/bias"}
 # Representation size and number of classes of the model, and of the file -> for each mode the keys
-# that are initialised again; None if the load is refused. What the model lacks cannot mismatch.
+# that are initialized again; None if the load is refused. What the model lacks cannot mismatch.
 HEADS = {
     "equal": ((7, 5), (7, 5), set(), set(), FIRST | LAST, LAST),
     "equal, one layer": ((None, 5), (None, 5), set(), set(), LAST, LAST),

@@ -178,29 +178,29 @@ def test_names_and_shapes(tmp_path, layout, config, names):
 def test_convolution_by_hand():
     rule = convolution("a.weight", "a/kernel", (1, 2, 2, 3))
     ours = np.arange(12.0).reshape(1, 2, 2, 3)
-    (theirs,) = rule.unpack([ours])
-    assert rule.names == {"a.weight": (3, 2, 1, 2)} and theirs.shape == (3, 2, 1, 2)
+    theirs = rule.to_tensor([ours])
+    assert rule.name == "a.weight" and rule.tensor_shape == theirs.shape == (3, 2, 1, 2)
     # Output 1, input 0, row 0, column 1 is kernel[0, 1, 0, 1] of this project.
     assert theirs[1, 0, 0, 1] == 7.0
-    np.testing.assert_array_equal(rule.pack([theirs])[0], ours)
+    np.testing.assert_array_equal(rule.to_arrays(theirs)[0], ours)
 
 
-def test_packed_projections_by_hand():
-    """Two inputs, two heads of one channel: rows of the packed weight are q0, q1, k0, k1."""
+def test_joint_projections_by_hand():
+    """Two inputs, two heads of one channel: rows of the joint weight are q0, q1, k0, k1."""
     kernel, bias = linear("qk", ["query", "key"], (2,), (2, 1))
     weight = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [7.0, 8.0]])
-    query, key = kernel.pack([weight])
+    query, key = kernel.to_arrays(weight)
     assert query.shape == key.shape == (2, 2, 1)
     np.testing.assert_array_equal(query[:, :, 0], [[1, 3], [2, 4]])
     np.testing.assert_array_equal(key[:, :, 0], [[5, 7], [6, 8]])
-    np.testing.assert_array_equal(kernel.unpack([query, key])[0], weight)
-    np.testing.assert_array_equal(bias.pack([np.arange(4.0)])[1], [[2], [3]])
+    np.testing.assert_array_equal(kernel.to_tensor([query, key]), weight)
+    np.testing.assert_array_equal(bias.to_arrays(np.arange(4.0))[1], [[2], [3]])
 
 
 def test_heads_to_width_by_hand():
     """The projection after attention: weight rows are output channels, columns are heads."""
     kernel, bias = linear("out", "out", (2, 1), (2,))
-    ours = kernel.pack([np.array([[1.0, 2.0], [3.0, 4.0]])])[0]
+    ours = kernel.to_arrays(np.array([[1.0, 2.0], [3.0, 4.0]]))[0]
     np.testing.assert_array_equal(ours, [[[1, 3]], [[2, 4]]])
     assert bias.shapes == {"out/bias": (2,)}
 
@@ -316,17 +316,17 @@ def test_padded_convolutions_cannot_be_converted(tmp_path):
 
 
 @pytest.mark.parametrize(("a", "b"), [(0.0, 1e-5), (1e-10, 0.0), (1e-5, 1e-3)])
-def test_rescaled_kernels_standardise_alike(a, b):
+def test_rescaled_kernels_standardize_alike(a, b):
     kernel = np.random.default_rng(0).normal(0.003, 0.01, (3, 3, 4, 5))
     kernel[..., 1] *= 1e-3
     kernel[..., 2] = 0.5  # a filter without variance
 
-    def centred(array):
+    def centered(array):
         return array - array.mean(axis=(0, 1, 2)), array.var(axis=(0, 1, 2))
 
-    rest, variance = centred(kernel)
+    rest, variance = centered(kernel)
     expected = rest / (np.sqrt(variance + a) + b)
-    rest, variance = centred(rescaled(kernel, a, b).astype("f8"))
+    rest, variance = centered(rescaled(kernel, a, b).astype("f8"))
     np.testing.assert_allclose(rest / np.sqrt(variance + 1e-8), expected, atol=1e-6, rtol=1e-5)
 
 

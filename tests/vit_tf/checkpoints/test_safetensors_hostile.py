@@ -267,10 +267,10 @@ def ones(*shape):
 
 REASONS = [
     ("timm", "blocks.0.ls1.gamma", "layer scale"),
-    ("timm", "blocks.1.attn.q_norm.weight", "normalises queries and keys"),
+    ("timm", "blocks.1.attn.q_norm.weight", "normalizes queries and keys"),
     ("timm", "reg_token", "register tokens"),
     ("timm", "dist_token", "distillation token"),
-    ("timm", "fc_norm.weight", "averages normalised tokens"),
+    ("timm", "fc_norm.weight", "averages normalized tokens"),
     ("timm", "norm_pre.weight", "CLIP"),
     ("timm", "patch_embed.norm.weight", "patch embeddings"),
     ("timm", "blocks.0.mlp.norm.weight", "norms inside"),

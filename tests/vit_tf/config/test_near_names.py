@@ -1,10 +1,10 @@
-"""Hints for misspelt names."""
+"""Hints for misspelled names."""
 
 import keras
 import pytest
 
 import vit_tf
-from vit_tf.config.dtypes import POLICIES, SYNONYMS
+from vit_tf.config.checks import POLICIES, SYNONYMS
 from vit_tf.config.near_names import did_you_mean
 
 KNOWN = ["hidden_size", "mlp_size", "image_size", "ViT-B/16"]

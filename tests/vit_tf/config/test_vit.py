@@ -1,4 +1,4 @@
-"""The configuration of a ViT: validation, near and old names, JSON."""
+"""The configuration of a ViT: validation, near names, JSON."""
 
 import dataclasses
 import json

@@ -78,7 +78,7 @@ def test_decode_image_keeps_the_high_byte_of_16_bits():
 
 
 def test_decode_image_takes_the_first_frame():
-    frames = [Image.new("RGB", (4, 3), colour) for colour in ("red", "lime", "blue")]
+    frames = [Image.new("RGB", (4, 3), color) for color in ("red", "lime", "blue")]
     animation = _encode(frames[0], "GIF", save_all=True, append_images=frames[1:])
     np.testing.assert_array_equal(decode_image(animation), np.asarray(frames[0]))
 

@@ -149,7 +149,7 @@ def test_axes_are_transposes_of_each_other():
 
 
 @pytest.mark.parametrize("norm", ["batch", "group"])
-def test_group_norm_normalises_each_image_alone(norm):
+def test_group_norm_normalizes_each_image_alone(norm):
     layer = PositionSensitiveAttention(8, heads=2, axis=2, norm=norm)
     inputs = np.random.default_rng(0).normal(size=(4, 4, 6, 4)).astype(np.float32)
     whole, part = layer(inputs, training=True), layer(inputs[:2], training=True)

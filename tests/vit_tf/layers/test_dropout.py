@@ -109,7 +109,7 @@ def test_a_model_sees_the_same_masks_in_slices():
     "other", [{"seed": 1}, {"seed": 2**40}, {"step": 1}, {"step": 2**40}, {"first": 64}, "stream"]
 )
 def test_another_place_in_training_draws_independently(layer, other):
-    """Of two independent masks at rate 1/2, half the entries agree."""
+    """Two independent masks at rate 1/2 agree in half their entries."""
     base = mask(layer(0.5, stream=6), (4096, 1))
     if other == "stream":
         drawn = mask(layer(0.5, stream=7), (4096, 1))

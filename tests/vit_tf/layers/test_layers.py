@@ -120,7 +120,7 @@ CASES = {
     "StochasticDepth": ({"rate": 0.3, "stream": 5}, TOKENS, 0),
 }
 # The softmax cancels an offset of all logits of a head: its gradient is rounding.
-CANCELLED = "norm_logits/beta"
+CANCELED = "norm_logits/beta"
 every_layer = pytest.mark.parametrize("name", CASES)
 # One layer of each kind: with random numbers, moving averages, arguments that are tuples or a
 # configuration; built from other layers or not.
@@ -306,7 +306,7 @@ def test_every_variable_gets_a_gradient(name):
         strict=True,
     ):
         assert gradient is not None, variable.path
-        assert np.abs(gradient).max() > 0 or variable.path.endswith(CANCELLED), variable.path
+        assert np.abs(gradient).max() > 0 or variable.path.endswith(CANCELED), variable.path
     assert len(layer.trainable_variables) == CASES[name][2]
 
 

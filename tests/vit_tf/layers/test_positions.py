@@ -82,7 +82,7 @@ def test_halves_need_an_even_width():
 
 
 def test_relative_logits_depend_on_the_offset_only():
-    """Of equal queries: constant along diagonals, and the row of the table for each offset."""
+    """With equal queries: constant along diagonals, and the row of the table for each offset."""
     layer = RelativeLogits(heads=3, dtype="float64")
     query = np.random.default_rng(0).normal(size=12)
     logits = layer(np.broadcast_to(query, (2, 7, 12))).numpy()

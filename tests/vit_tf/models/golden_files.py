@@ -7,8 +7,9 @@ import numpy as np
 import tensorflow as tf
 
 from tests.conftest import GOLDEN
+from vit_tf.checkpoints.published.model_rules import variables_by_path
 from vit_tf.families import FAMILIES
-from vit_tf.weights import published_entries
+from vit_tf.weights import published_rules
 
 
 @functools.cache
@@ -41,14 +42,14 @@ def write_weights(name, folder):
 
 def loss_and_gradients(model, file):
     """Logits, the mean cross-entropy, and its gradient by published key."""
-    entries = published_entries(model)
+    rules, variables = published_rules(model), variables_by_path(model)
     with tf.GradientTape() as tape:
         logits = model(file["images"], training=True)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(file["labels"], logits)
         loss = tf.reduce_mean(losses)
-    gradients = tape.gradient(loss, [entry.variable.value for entry in entries])
+    gradients = tape.gradient(loss, [variables[rule.name].value for rule in rules])
     by_key = {}
-    for entry, gradient in zip(entries, gradients, strict=True):
-        parts = entry.unpack(tf.convert_to_tensor(gradient).numpy())
-        by_key |= dict(zip(entry.shapes, parts, strict=True))
+    for rule, gradient in zip(rules, gradients, strict=True):
+        parts = rule.to_arrays(tf.convert_to_tensor(gradient).numpy())
+        by_key |= dict(zip(rule.shapes, parts, strict=True))
     return logits, loss, by_key

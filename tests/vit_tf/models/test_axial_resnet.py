@@ -14,7 +14,7 @@ from vit_tf import layers
 from vit_tf.weights import load_checkpoint, open_checkpoint
 
 # Offsets that the softmax, or the next BatchNorm in training, cancels: their gradient is rounding.
-CANCELLED = ("norm_logits/beta", "height/norm_values/beta")
+CANCELED = ("norm_logits/beta", "height/norm_values/beta")
 # The feature maps of the stages are 4 x 8 and 2 x 4.
 SIZE, DEPTHS, HEADS = (16, 32), (1, 2), 2
 IMAGENET = {"pixel_mean": (0.485, 0.456, 0.406), "pixel_deviation": (0.229, 0.224, 0.225)}
@@ -44,7 +44,7 @@ def folder(state, tmp_path):
 
 
 def images_for(count=2, size=SIZE):
-    """Images in [-1, 1], and as the root reads them after ImageNet's normalisation."""
+    """Images in [-1, 1], and as the root reads them after ImageNet's normalization."""
     images = tiny.images(count, size)
     mean, deviation = (np.float64(IMAGENET[name]) for name in ("pixel_mean", "pixel_deviation"))
     return images, ((images + 1.0) / 2 - mean) / deviation
@@ -272,7 +272,7 @@ def test_logits_and_gradients_under_other_policies(norm, dtype):
     for variable, gradient in zip(
         variables, tape.gradient(loss, [v.value for v in variables]), strict=True
     ):
-        if not variable.path.endswith(CANCELLED):
+        if not variable.path.endswith(CANCELED):
             assert np.isfinite(gradient).all() and np.abs(gradient).max() > 0, variable.path
 
 
@@ -294,7 +294,7 @@ def test_keras_fit_and_file(tmp_path):
     model.compile(keras.optimizers.SGD(0.01), loss)
     model.fit(images, np.arange(4), batch_size=4, verbose=0)
     for variable, old in zip(model.variables, before, strict=True):
-        if not variable.path.endswith(CANCELLED):
+        if not variable.path.endswith(CANCELED):
             assert np.any(np.array(variable.value) != old), variable.path
     model.save(tmp_path / "model.keras")
     again = keras.models.load_model(tmp_path / "model.keras")

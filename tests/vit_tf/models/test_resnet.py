@@ -60,7 +60,7 @@ def test_bit_equals_numpy(size):
 
 @pytest.mark.parametrize("epsilons", [(1e-5, (0.0, 1e-5)), (1e-6, (1e-10, 0.0))])
 def test_each_epsilon_of_a_hybrid_counts(epsilons):
-    """The epsilons of the norms, and of the standardisation of small kernels."""
+    """The epsilons of the norms, and of the standardization of small kernels."""
     model, images = hybrid("two stages"), faint(tiny.images(2, (33, 50)))
     for unit in model.stem.unit_layers:
         scale = np.geomspace(1e-3, 1, unit.conv2.kernel.shape[-1]).astype(np.float32)
@@ -168,7 +168,7 @@ def test_keras_fit_and_file_of_a_hybrid(tmp_path):
 
 
 def test_a_new_unit_is_its_shortcut():
-    """The last norm of a hybrid's unit and the head of BiT are initialised with 0."""
+    """The last norm of a hybrid's unit and the head of BiT are initialized with 0."""
     unit = layers.BottleneckUnit(32, strides=1, group_norm_epsilon=1e-6, **STANDARDIZATION)
     inputs = np.random.default_rng(0).normal(size=(2, 5, 5, 128)).astype(np.float32)
     np.testing.assert_array_equal(unit(inputs), np.maximum(inputs, 0))
@@ -178,7 +178,7 @@ def test_a_new_unit_is_its_shortcut():
     np.testing.assert_array_equal(model(tiny.images(1, (32, 32))), np.full((1, 1000), -10.0))
 
 
-def test_kernels_are_standardised_once_for_many_calls(monkeypatch):
+def test_kernels_are_standardized_once_for_many_calls(monkeypatch):
     model, images = resnet(), tiny.images(2, (33, 50))
     standardized, calls = layers.StandardizedConv.standardized, []
 
@@ -219,7 +219,7 @@ def test_no_standardized_convolution_is_left_out(kind):
 
 @pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
 def test_small_weights_on_a_large_mean_keep_their_digits(dtype):
-    """Kernels, standardised in the call or before, are read as float32; norms are too."""
+    """Kernels, standardized in the call or before, are read as float32; norms are too."""
     conv = layers.StandardizedConv(32, 3, strides=1, padding="same", dtype=dtype, **STANDARDIZATION)
     conv.build((None, None, None, 16))
     rng = np.random.default_rng(0)

@@ -7,7 +7,7 @@ import time
 
 
 class FileServer:
-    """What the server sends, and what it was asked.
+    """A server of files, and the list of its requests.
 
     Attributes:
         content, etag: the file.

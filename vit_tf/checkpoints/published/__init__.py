@@ -8,7 +8,7 @@ models has a module (`vit.py`, `resnet.py`); all modules have the same functions
 - `config_from_shapes(shapes, path, grid)`: the configuration, from the shapes of the arrays.
 - `array_fields(config)`: the fields that the arrays show.
 - `trained_fields(config)`: the fields that the weights depend on, but that no array shows.
-- `entries(model)`: the list of `Entry` between variables and arrays, used in both directions.
+- `rules(model)`: the list of `Rule` between variables and arrays, used in both directions.
 - `HEAD_PREFIXES`: starts of the keys of the layers that fine-tuning replaces, the classifier last;
   `head_layer(model, key)`: the layer that such a key belongs to.
 - `read_positions(checkpoint, model, grid)`: the arrays of positions that depend on the patch grid,

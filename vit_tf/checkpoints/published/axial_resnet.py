@@ -3,10 +3,10 @@
 The docstring of the package describes each function.
 """
 
-from vit_tf.checkpoints.configs import build_config
-from vit_tf.checkpoints.published.entries import Entry, reshaped
+from vit_tf.checkpoints.published.model_rules import reshaped
 from vit_tf.checkpoints.published.resnet import head_layer, read_positions
-from vit_tf.checkpoints.published.shapes import shape_of, stage_depths, width_factor
+from vit_tf.checkpoints.rule import Rule
+from vit_tf.checkpoints.shapes import build_config, shape_of, stage_depths, width_factor
 from vit_tf.config import AxialResNetConfig
 from vit_tf.layers.axial_resnet import resize_relative_table
 
@@ -60,7 +60,7 @@ def trained_fields(config) -> dict:
     return {name: getattr(config, name) for name in names}
 
 
-def entries(model) -> list[Entry]:
+def rules(model) -> list[Rule]:
     """All weights of an `AxialResNet`, moving averages included."""
     found = []
     for variable in model.weights:
@@ -74,11 +74,12 @@ def entries(model) -> list[Entry]:
 
 
 def _table(variable, key):
-    """A table of relative positions, which `pack` resizes to the span of the model."""
-    return Entry(
-        variable,
+    """A table of relative positions, which `to_tensor` resizes to the span of the model."""
+    return Rule(
+        variable.path,
+        tuple(variable.shape),
         {key: tuple(variable.shape)},
-        pack=lambda arrays: resize_relative_table(arrays[0], variable.shape[1]),
-        unpack=lambda value: [value],
+        to_arrays=lambda value: [value],
+        to_tensor=lambda arrays: resize_relative_table(arrays[0], variable.shape[1]),
         resizable=True,
     )

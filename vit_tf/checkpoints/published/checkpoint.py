@@ -12,9 +12,9 @@ import re
 
 import numpy as np
 
-from vit_tf.checkpoints.messages import summarize
 from vit_tf.checkpoints.published.npz_archive import NpzArchive
 from vit_tf.checkpoints.published.vit_positions import POSITIONS
+from vit_tf.checkpoints.shapes import summarize
 from vit_tf.checkpoints.sidecar import read_sidecar
 from vit_tf.config import ModelConfig
 from vit_tf.preprocessing import Classes, Preprocessing
@@ -135,7 +135,7 @@ class PublishedCheckpoint:
         found, claimed = self.inferred_config, self.trained_config
         if claimed is None:
             return found
-        if type(claimed) is not type(found):
+        if claimed.family != found.family:
             raise ValueError(
                 f"{self._sidecar.path} describes a model of the family {claimed.family!r}, the "
                 f"arrays of {self.path} are of {found.family!r}. Restore or delete the sidecar."

@@ -18,7 +18,7 @@ _MOST_RATIO = 1032
 # The methods that NumPy writes. Other methods raise other errors, and decompressing them can take
 # much memory.
 _COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-# What damaged members raise.
+# Errors that damaged members raise.
 _READ_ERRORS = (
     ValueError,
     OSError,

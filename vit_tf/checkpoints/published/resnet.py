@@ -6,15 +6,14 @@ paths of our variables. The docstring of the package describes each function.
 
 import re
 
-from vit_tf.checkpoints.configs import build_config
-from vit_tf.checkpoints.published.entries import (
-    Entry,
+from vit_tf.checkpoints.published.model_rules import (
     kernel,
-    layer_entries,
+    layer_rules,
     reshaped,
-    variable_entries,
+    variable_rules,
 )
-from vit_tf.checkpoints.published.shapes import shape_of, stage_depths, width_factor
+from vit_tf.checkpoints.rule import Rule
+from vit_tf.checkpoints.shapes import build_config, shape_of, stage_depths, width_factor
 from vit_tf.config import ResNetConfig
 from vit_tf.config.spatial import PATCH, SPATIAL
 
@@ -66,7 +65,7 @@ def trained_fields(config) -> dict:
     return {name: getattr(config, name) for name in names}
 
 
-def entries(model) -> list[Entry]:
+def rules(model) -> list[Rule]:
     """All weights of a `ResNet`."""
     names = ("gamma", "beta")
     found = [reshaped(model.root.kernel, ROOT, model.root.kernel.shape)]
@@ -75,18 +74,18 @@ def entries(model) -> list[Entry]:
         prefix = f"resnet/{block}/unit{int(index):02}"
         for part in "abc":
             conv, norm = getattr(unit, f"conv_{part}"), getattr(unit, f"gn_{part}")
-            found += layer_entries(norm, f"{prefix}/{part}/group_norm", names)
+            found += layer_rules(norm, f"{prefix}/{part}/group_norm", names)
             if conv is not None:
                 found.append(kernel(conv, f"{prefix}/{part}/standardized_conv2d"))
         for layer, place in ((unit.spatial_b, f"{prefix}/b"), (unit.scale, prefix)):
-            found += [] if layer is None else variable_entries(layer, place)
+            found += [] if layer is None else variable_rules(layer, place)
         if unit.proj is not None:
             found.append(kernel(unit.proj, f"{prefix}/a/proj/standardized_conv2d"))
-    found += layer_entries(model.norm, "resnet/group_norm", names)
+    found += layer_rules(model.norm, "resnet/group_norm", names)
     if model.head is not None:
         shape = (1, 1, *model.head.kernel.shape)
         found.append(reshaped(model.head.kernel, f"{_HEAD}/kernel", shape))
-        found += layer_entries(model.head, _HEAD, ("bias",))
+        found += layer_rules(model.head, _HEAD, ("bias",))
     return found
 
 

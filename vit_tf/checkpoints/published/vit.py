@@ -7,11 +7,8 @@ import re
 
 import numpy as np
 
-from vit_tf.checkpoints.configs import build_config
-from vit_tf.checkpoints.messages import summarize
 from vit_tf.checkpoints.published import resnet
-from vit_tf.checkpoints.published.entries import Entry, kernel, layer_entries, reshaped
-from vit_tf.checkpoints.published.shapes import shape_of, stage_depths, width_factor
+from vit_tf.checkpoints.published.model_rules import kernel, layer_rules, reshaped
 from vit_tf.checkpoints.published.vit_positions import (
     POSITION_KEYS,
     POSITIONS,
@@ -24,6 +21,8 @@ from vit_tf.checkpoints.published.vit_positions import (
     trained_injection,
     trained_positions,
 )
+from vit_tf.checkpoints.rule import Rule
+from vit_tf.checkpoints.shapes import build_config, shape_of, stage_depths, summarize, width_factor
 from vit_tf.config import StemConfig, ViTConfig
 
 MAP_HEAD = "MAPHead_0"
@@ -147,7 +146,7 @@ def trained_fields(config) -> dict:
     return fields
 
 
-def entries(model) -> list[Entry]:
+def rules(model) -> list[Rule]:
     """All weights of a `VisionTransformer`."""
     width, heads = model.config.hidden_size, model.config.heads
     found = []
@@ -155,7 +154,7 @@ def entries(model) -> list[Entry]:
         found.append(reshaped(model.class_token.token, "cls", (1, 1, width)))
     if model.stem is not None:
         found += _stem(model.stem)
-    found += layer_entries(model.patch_embedding, "embedding")
+    found += layer_rules(model.patch_embedding, "embedding")
     for index, layer in enumerate(model.position_layers()):
         for variable in layer.weights:  # frozen ones too
             key = position_key(variable.name, index)
@@ -179,7 +178,7 @@ def entries(model) -> list[Entry]:
         found += _mlp(pooling.mlp, f"{MAP_HEAD}/MlpBlock_0")
     for name in ("pre_logits", "head"):
         if (layer := getattr(model, name)) is not None:
-            found += layer_entries(layer, name)
+            found += layer_rules(layer, name)
     return found
 
 
@@ -251,28 +250,29 @@ def _norm(layer, prefix):
 
 
 def _mlp(mlp, prefix):
-    first = layer_entries(mlp.dense_0, f"{prefix}/Dense_0")
-    return first + layer_entries(mlp.dense_1, f"{prefix}/Dense_1")
+    first = layer_rules(mlp.dense_0, f"{prefix}/Dense_0")
+    return first + layer_rules(mlp.dense_1, f"{prefix}/Dense_1")
 
 
 def _attention(layer, prefix, width, heads):
     """Maps our q | k | v kernel `[D, 3 D]` to three published kernels `[D, heads, D / heads]`."""
     parts = ("query", "key", "value")
 
-    def packed(variable, name, shape):
-        return Entry(
-            variable,
+    def joined(variable, name, shape):
+        return Rule(
+            variable.path,
+            tuple(variable.shape),
             {f"{prefix}/{part}/{name}": shape for part in parts},
-            pack=lambda arrays: np.concatenate(
+            to_arrays=lambda value: [part.reshape(shape) for part in np.split(value, 3, axis=-1)],
+            to_tensor=lambda arrays: np.concatenate(
                 [array.reshape(*variable.shape[:-1], width) for array in arrays], axis=-1
             ),
-            unpack=lambda value: [part.reshape(shape) for part in np.split(value, 3, axis=-1)],
         )
 
     head_shape = (heads, width // heads)
     return [
-        packed(layer.qkv.kernel, "kernel", (width, *head_shape)),
-        packed(layer.qkv.bias, "bias", head_shape),
+        joined(layer.qkv.kernel, "kernel", (width, *head_shape)),
+        joined(layer.qkv.bias, "bias", head_shape),
         reshaped(layer.out.kernel, f"{prefix}/out/kernel", (*head_shape, width)),
         reshaped(layer.out.bias, f"{prefix}/out/bias", (width,)),
     ]

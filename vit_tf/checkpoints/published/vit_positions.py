@@ -6,8 +6,7 @@ positions (docs/paper.md D.1) are in no published file; their keys here follow t
 
 import math
 
-from vit_tf.checkpoints.grids import square_grid
-from vit_tf.checkpoints.published.shapes import shape_of
+from vit_tf.checkpoints.shapes import shape_of, square_grid
 from vit_tf.layers.positions import resize_position_table
 
 POSITIONS = "Transformer/posembed_input/pos_embedding"

@@ -9,16 +9,16 @@ does it, by ImageNet's mean and deviation. `config.json` is of this project: `pi
 
 import os
 
-from vit_tf.checkpoints.configs import build_config
-from vit_tf.checkpoints.safetensors import structure
+from vit_tf.checkpoints.rule import Rule
+from vit_tf.checkpoints.safetensors import infer_config
 from vit_tf.checkpoints.safetensors.rules import (
     ReadPlan,
-    Rule,
     WritePlan,
     convolution,
     linear,
     renamed,
 )
+from vit_tf.checkpoints.shapes import build_config
 from vit_tf.checkpoints.sidecar import stored_fields
 from vit_tf.config import AxialResNetConfig
 from vit_tf.files.json_object import JsonObject, read_json_object
@@ -34,7 +34,7 @@ _NORM = {
     "running_var": "moving_variance",
 }
 _EPSILON = 1e-5
-# Of torchvision's models, for pixels of 0 to 1.
+# As in torchvision's models, for pixels of 0 to 1.
 _IMAGENET = {"pixel_mean": (0.485, 0.456, 0.406), "pixel_deviation": (0.229, 0.224, 0.225)}
 
 
@@ -62,7 +62,7 @@ def read(path, shapes, folder, own_grid) -> ReadPlan:
     shapes = {name: shapes[alias] for name, alias in aliases.items()}
     notes, settings = [], read_json_object(os.path.join(folder, "config.json"))
     if settings is None:
-        notes.append("there is no config.json: pixels are normalised as by ImageNet's statistics")
+        notes.append("there is no config.json: pixels are normalized as by ImageNet's statistics")
         settings = JsonObject(os.path.join(folder, "config.json"), {})
     stated = settings.section("preprocessing")
     config = _config(path, shapes, settings, stated)
@@ -70,12 +70,12 @@ def read(path, shapes, folder, own_grid) -> ReadPlan:
         try:
             preprocessing = Preprocessing.from_dict(settings.raw("preprocessing"))
             classes = Classes.from_dict(settings.raw("preprocessing"))
-            structure.checked_labels(classes, config.num_classes)
+            infer_config.checked_labels(classes, config.num_classes)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{stated.path}: {error}") from None
     else:
         notes.append("the preprocessing is not stated: direct resize, no class names")
-        preprocessing = structure.preprocessing(path, config.image_size, notes)
+        preprocessing = infer_config.preprocessing(path, config.image_size, notes)
         classes = Classes()
     return ReadPlan(
         config=config,
@@ -100,7 +100,7 @@ def write(config, preprocessing, classes) -> WritePlan:
         raise _cannot("its norms are BatchNorm, here GroupNorm")
     if config.batch_norm_epsilon != _EPSILON:
         raise _cannot(f"its BatchNorm has epsilon {_EPSILON}, here {config.batch_norm_epsilon}")
-    structure.checked_labels(classes, config.num_classes)
+    infer_config.checked_labels(classes, config.num_classes)
     notes = [
         "the buffers flatten_index and num_batches_tracked are left out: load with strict=False"
     ]
@@ -119,29 +119,29 @@ def _cannot(reason):
 
 
 def _config(path, shapes, settings, stated):
-    stages = structure.how_many(shapes, r"layer(\d+)\.")
-    depths = [structure.how_many(shapes, rf"layer{i + 1}\.(\d+)\.") for i in range(stages)]
+    stages = infer_config.how_many(shapes, r"layer(\d+)\.")
+    depths = [infer_config.how_many(shapes, rf"layer{i + 1}\.(\d+)\.") for i in range(stages)]
     first = "layer1.0"
     spans = [
-        structure.sizes(shapes, f"{first}.{block}.relative", 2, path)[1]
+        infer_config.sizes(shapes, f"{first}.{block}.relative", 2, path)[1]
         for block in ("hight_block", "width_block")
     ]
     # A table has 2 k - 1 columns for a side of k pixels, a quarter of the image's.
     size = tuple(2 * (columns + 1) for columns in spans)
     if "image_size" in stated:
         size = stated.sides("image_size")
-        structure.check_image_size(size, path)
+        infer_config.check_image_size(size, path)
         if [2 * -(-side // 4) - 1 for side in size] != spans:
             raise stated.error("image_size", f"a size for tables of {spans} relative positions")
     num_classes = 0
     if "fc.weight" in shapes:
-        num_classes = structure.sizes(shapes, "fc.weight", 2, path)[0]
-    maps = structure.sizes(shapes, f"{first}.hight_block.bn_similarity.weight", 1, path)[0]
+        num_classes = infer_config.sizes(shapes, "fc.weight", 2, path)[0]
+    maps = infer_config.sizes(shapes, f"{first}.hight_block.bn_similarity.weight", 1, path)[0]
     return build_config(
         AxialResNetConfig,
         path,
         stage_depths=tuple(depths),
-        width=structure.sizes(shapes, "conv1.weight", 4, path)[0] / 64,
+        width=infer_config.sizes(shapes, "conv1.weight", 4, path)[0] / 64,
         heads=maps // 3,
         image_size=size,
         num_classes=num_classes,
@@ -181,15 +181,15 @@ def _rules(config):
 
 def _attention(name, key, width, heads, span):
     """Rules for one layer of attention."""
-    weight = f"{name}.qkv_transform.weight"
     table = (2 * width // heads, 2 * span - 1)
     return [
         renamed(f"{name}.relative", f"{key}/relative", table),
         Rule(
-            {weight: (2 * width, width, 1)},
+            f"{name}.qkv_transform.weight",
+            (2 * width, width, 1),
             {f"{key}/qkv/kernel": (width, 2 * width)},
-            pack=lambda arrays: [arrays[0][:, :, 0].T],
-            unpack=lambda arrays: [arrays[0].T[:, :, None]],
+            to_arrays=lambda tensor: [tensor[:, :, 0].T],
+            to_tensor=lambda arrays: arrays[0].T[:, :, None],
         ),
         *_norm(f"{name}.bn_qkv", f"{key}/norm_qkv", 2 * width),
         *_norm(f"{name}.bn_similarity", f"{key}/norm_logits", 3 * heads),

@@ -2,14 +2,13 @@
 
 import os
 
-import numpy as np
-
-from vit_tf.checkpoints.messages import summarize
+from vit_tf.checkpoints.rule import RuleReader
 from vit_tf.checkpoints.safetensors.safetensors_file import WEIGHTS_NAME, SafetensorsFile
+from vit_tf.checkpoints.shapes import summarize
 from vit_tf.files import storage
 
 
-class SafetensorsCheckpoint:
+class SafetensorsCheckpoint(RuleReader):
     """An open checkpoint of another project; a `with` block closes the file.
 
     The constructor checks everything except the values: vit_tf can build the model of `config`, and
@@ -46,11 +45,9 @@ class SafetensorsCheckpoint:
             file, shapes = self._file.path, self._file.shapes
             self.layout, module = _recognize(shapes, layouts, file)
             plan = module.read(file, shapes, folder, own_grid)
-            self._aliases = {
-                name: plan.aliases.get(name, name) for rule in plan.rules for name in rule.names
-            }
-            _check_tensors(file, shapes, plan, self._aliases)
-            self._file.check_readable(self._aliases.values())
+            names = {rule.name: plan.aliases.get(rule.name, rule.name) for rule in plan.rules}
+            _check_tensors(file, shapes, plan, names)
+            self._file.check_readable(names.values())
         except BaseException:
             self._file.close()
             raise
@@ -58,33 +55,16 @@ class SafetensorsCheckpoint:
         self.grid = plan.config.grid
         self.preprocessing, self.classes = plan.preprocessing, plan.classes
         self.notes = plan.notes
-        self.shapes = {key: shape for rule in plan.rules for key, shape in rule.shapes.items()}
-        self._rules = {key: rule for rule in plan.rules for key in rule.shapes}
-        self._last = None, {}
+        super().__init__(plan.rules, lambda name: self._file.read(names[name]))
 
     def __enter__(self):
         return self
 
     def __exit__(self, *exc_info):
-        self._last = None, {}
         self._file.close()
 
     def check(self, key):
         """Does nothing: the constructor has checked that `read` can succeed."""
-
-    def read(self, key) -> np.ndarray:
-        """The array of a canonical key, float32.
-
-        Raises:
-            KeyError: if the model has no such array; see `shapes`.
-            ValueError: if the file is damaged there.
-        """
-        rule = self._rules[key]
-        # timm stores queries, keys and values in one tensor, and they are usually read in turn.
-        if self._last[0] is not rule:
-            arrays = rule.pack([self._file.read(self._aliases[name]) for name in rule.names])
-            self._last = rule, dict(zip(rule.shapes, arrays, strict=True))
-        return np.ascontiguousarray(self._last[1][key])
 
 
 def _locate(path):
@@ -113,9 +93,9 @@ def _recognize(shapes, layouts, path):
     )
 
 
-def _check_tensors(path, shapes, plan, aliases):
+def _check_tensors(path, shapes, plan, names):
     """Raises for missing, misshapen and unused tensors: the model would be another one."""
-    expected = {aliases[name]: shape for rule in plan.rules for name, shape in rule.names.items()}
+    expected = {names[rule.name]: rule.tensor_shape for rule in plan.rules}
     if missing := [name for name in expected if name not in shapes]:
         raise ValueError(
             f"{path} lacks {summarize(missing)}. The file is incomplete, or of a model that vit_tf "

@@ -5,29 +5,12 @@
 """
 
 import dataclasses
-from collections.abc import Callable
 
 import numpy as np
 
+from vit_tf.checkpoints.rule import Rule
 from vit_tf.config import ModelConfig
 from vit_tf.preprocessing import Classes, Preprocessing
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Rule:
-    """Tensors of a layout and the published arrays that hold the same values.
-
-    Attributes:
-        names: name of a tensor -> shape.
-        shapes: published key -> shape.
-        pack: tensors in the order of `names` -> published arrays in the order of `shapes`.
-        unpack: the inverse.
-    """
-
-    names: dict[str, tuple[int, ...]]
-    shapes: dict[str, tuple[int, ...]]
-    pack: Callable
-    unpack: Callable
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -38,7 +21,7 @@ class ReadPlan:
         config: configuration of the model.
         preprocessing: `Preprocessing` of the model.
         classes: its `Classes`.
-        notes: assumptions, and what cannot be kept, one sentence each.
+        notes: assumptions, and settings that cannot be kept, one sentence each.
         rules: all tensors of the model.
         aliases: name in a rule -> name in the file, where they differ.
         ignored: names in the file that the model does not use.
@@ -60,7 +43,7 @@ class WritePlan:
     Attributes:
         rules: all tensors, in the order of the file.
         files: file name -> JSON object.
-        notes: what the layout cannot store, one sentence each.
+        notes: settings that the layout cannot store, one sentence each.
         extra: published key -> array, for arrays that the model computes and does not store.
     """
 
@@ -72,7 +55,7 @@ class WritePlan:
 
 def renamed(name, key, shape):
     """One tensor under another name."""
-    return Rule({name: shape}, {key: shape}, list, list)
+    return Rule(name, shape, {key: shape}, lambda tensor: [tensor], lambda arrays: arrays[0])
 
 
 def norm(name, key, size, scale="scale", bias="bias"):
@@ -87,10 +70,11 @@ def convolution(name, key, shape):
     """A kernel `[O, I, rows, columns]`; `shape` is the published one."""
     rows, columns, inputs, outputs = shape
     return Rule(
-        {name: (outputs, inputs, rows, columns)},
+        name,
+        (outputs, inputs, rows, columns),
         {key: shape},
-        pack=lambda arrays: [arrays[0].transpose(2, 3, 1, 0)],
-        unpack=lambda arrays: [arrays[0].transpose(3, 2, 0, 1)],
+        to_arrays=lambda tensor: [tensor.transpose(2, 3, 1, 0)],
+        to_tensor=lambda arrays: arrays[0].transpose(3, 2, 0, 1),
     )
 
 
@@ -107,20 +91,22 @@ def linear(name, keys, inputs, outputs):
     count = len(keys)
     return [
         Rule(
-            {f"{name}.weight": (count * columns, rows)},
+            f"{name}.weight",
+            (count * columns, rows),
             {f"{key}/kernel": (*inputs, *outputs) for key in keys},
-            pack=lambda arrays: [
-                part.T.reshape(*inputs, *outputs) for part in np.split(arrays[0], count)
+            to_arrays=lambda tensor: [
+                part.T.reshape(*inputs, *outputs) for part in np.split(tensor, count)
             ],
-            unpack=lambda arrays: [
-                np.concatenate([array.reshape(rows, columns).T for array in arrays])
-            ],
+            to_tensor=lambda arrays: np.concatenate(
+                [array.reshape(rows, columns).T for array in arrays]
+            ),
         ),
         Rule(
-            {f"{name}.bias": (count * columns,)},
+            f"{name}.bias",
+            (count * columns,),
             {f"{key}/bias": tuple(outputs) for key in keys},
-            pack=lambda arrays: [part.reshape(outputs) for part in np.split(arrays[0], count)],
-            unpack=lambda arrays: [np.concatenate([array.reshape(-1) for array in arrays])],
+            to_arrays=lambda tensor: [part.reshape(outputs) for part in np.split(tensor, count)],
+            to_tensor=lambda arrays: np.concatenate([array.reshape(-1) for array in arrays]),
         ),
     ]
 
@@ -132,8 +118,9 @@ def without_class_slot(name, key, shape):
     """
     batch, tokens, width = shape
     return Rule(
-        {name: (batch, tokens - 1, width)},
+        name,
+        (batch, tokens - 1, width),
         {key: shape},
-        pack=lambda arrays: [np.pad(arrays[0], [(0, 0), (1, 0), (0, 0)])],
-        unpack=lambda arrays: [arrays[0][:, 1:]],
+        to_arrays=lambda tensor: [np.pad(tensor, [(0, 0), (1, 0), (0, 0)])],
+        to_tensor=lambda arrays: arrays[0][:, 1:],
     )

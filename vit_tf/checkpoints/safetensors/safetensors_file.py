@@ -67,7 +67,7 @@ class SafetensorsFile:
             if self.dtypes[name] not in _READABLE:
                 raise ValueError(
                     f"{self.path}: tensor {name} has dtype {self.dtypes[name]}. Expected one of "
-                    f"{', '.join(_READABLE)}; save the model without quantisation."
+                    f"{', '.join(_READABLE)}; save the model without quantization."
                 )
 
     def read(self, name) -> np.ndarray:

@@ -5,8 +5,8 @@ import pathlib
 
 import numpy as np
 
-from vit_tf.checkpoints.messages import summarize
 from vit_tf.checkpoints.safetensors.safetensors_file import WEIGHTS_NAME, write_safetensors
+from vit_tf.checkpoints.shapes import summarize
 from vit_tf.files.atomic_file import write_atomically
 
 
@@ -23,7 +23,7 @@ def write_checkpoint(path, module, config, preprocessing, classes, weights) -> l
         weights: has `shapes`, canonical published key -> shape, and `read(key)`.
 
     Returns:
-        What the layout does not store, one sentence each.
+        Settings that the layout does not store, one sentence each.
 
     Raises:
         ValueError: if the layout cannot express the model (the message states why), or the arrays
@@ -42,17 +42,15 @@ def write_checkpoint(path, module, config, preprocessing, classes, weights) -> l
         raise ValueError(f"{folder} is a file. Expected a folder to write the model in.")
     folder.mkdir(parents=True, exist_ok=True)
 
-    # Every rule makes exactly one tensor from one or more published arrays.
-    rules = {name: rule for rule in plan.rules for name in rule.names}
+    rules = {rule.name: rule for rule in plan.rules}
 
     def tensor(name):
         rule, extra = rules[name], plan.extra
         arrays = [extra[key] if key in extra else weights.read(key) for key in rule.shapes]
-        (value,) = rule.unpack([np.asarray(array, np.float32) for array in arrays])
-        return value
+        return rule.to_tensor([np.asarray(array, np.float32) for array in arrays])
 
-    names = {name: shape for rule in plan.rules for name, shape in rule.names.items()}
-    write_safetensors(folder / WEIGHTS_NAME, names, tensor)
+    shapes = {rule.name: rule.tensor_shape for rule in plan.rules}
+    write_safetensors(folder / WEIGHTS_NAME, shapes, tensor)
     for name, content in contents.items():
         write_atomically(folder / name, lambda file, content=content: file.write(content))
     return plan.notes

@@ -6,9 +6,8 @@ import tensorflow as tf
 import custom_ops
 from custom_ops import dispatch
 from vit_tf.config.spatial import attention_sizes
-from vit_tf.layers.related_work.relative import by_place
 from vit_tf.layers.related_work.spatial_layer import SpatialLayer, known_sides
-from vit_tf.layers.related_work.windows import sizes, wide
+from vit_tf.layers.related_work.windows import by_place, sizes, wide
 from vit_tf.layers.standardized_conv import StandardizedConv
 
 
@@ -20,7 +19,7 @@ class AugmentedConvolution(SpatialLayer):
     embeddings `r` and `c` of row and column offsets are shared by all heads. Attention makes
     `value_fraction` of the filters, rounded to a multiple of the heads, and projects them once
     more; the convolution makes the others. As in the rest of this family, the kernel of the
-    convolution is standardised. Time and memory of the attention grow with the square of the number
+    convolution is standardized. Time and memory of the attention grow with the square of the number
     of pixels.
 
     Args:
@@ -78,8 +77,8 @@ class AugmentedConvolution(SpatialLayer):
             name="conv",
             dtype=self.dtype_policy,
         )
-        packed = 2 * self.heads * self.key_size + values
-        self.qkv = keras.layers.Dense(packed, name="qkv", dtype=self.dtype_policy)
+        channels = 2 * self.heads * self.key_size + values
+        self.qkv = keras.layers.Dense(channels, name="qkv", dtype=self.dtype_policy)
         self.out = keras.layers.Dense(values, name="out", dtype=self.dtype_policy)
         self.conv.build(input_shape)
         self.qkv.build(input_shape)

@@ -5,9 +5,8 @@ import tensorflow as tf
 
 import custom_ops
 from custom_ops import dispatch
-from vit_tf.layers.related_work.relative import by_place
 from vit_tf.layers.related_work.spatial_layer import HeadsLayer, known_sides
-from vit_tf.layers.related_work.windows import sizes
+from vit_tf.layers.related_work.windows import by_place, sizes
 
 
 @keras.saving.register_keras_serializable(package="vit_tf")
@@ -15,8 +14,8 @@ class FullAttention(HeadsLayer):
     """Self-attention of every pixel to every pixel, with learned 2-D relative positions.
 
     The logit of query `(i, j)` and key `(a, b)` in a head is `q . k / sqrt(d) + r_{a-i} + c_{b-j}`,
-    with one learned number for each row offset and one for each column offset. Of the paper's
-    relative encodings this is the learned one with content, in which position and content are
+    with one learned number for each row offset and one for each column offset. This is the
+    paper's learned relative encoding with content, in which position and content are
     separate terms; the paper computes `r` and `c` as products of embeddings, which express nothing
     else. Time and memory grow with the square of the number of pixels.
 

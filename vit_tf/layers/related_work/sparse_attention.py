@@ -52,10 +52,10 @@ class SparseAttention(HeadsLayer):
         lines, length = sizes(rows)[1], self.block
         # 0 for pixels, -inf after the last one.
         hidden = tf.math.log(split_blocks(tf.ones([1, count]), 1, length)[0])
-        packed = tf.reshape(rows, [batch, lines, length, 3, 2, channels // 2])
+        joint = tf.reshape(rows, [batch, lines, length, 3, 2, channels // 2])
         halves = []
         for half, axis, mask in ((0, 2, hidden), (1, 1, tf.transpose(hidden))):
-            qkv = tf.reshape(packed[:, :, :, :, half], [batch, lines, length, 3 * channels // 2])
+            qkv = tf.reshape(joint[:, :, :, :, half], [batch, lines, length, 3 * channels // 2])
             bias = mask[None, :, None, None]
             halves.append(custom_ops.axial_attention(qkv, heads, axis, bias=bias))
         line = tf.reshape(tf.concat(halves, axis=-1), [batch, lines * length, channels])

@@ -20,7 +20,7 @@ class SpatialLayer(keras.layers.Layer):
 
 
 class HeadsLayer(SpatialLayer):
-    """Base of multi-head attention with one packed q | k | v projection and an output projection.
+    """Base of multi-head attention with one q | k | v projection and an output projection.
 
     Args:
         heads: number of heads; must divide `C`.

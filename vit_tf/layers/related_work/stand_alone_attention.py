@@ -1,6 +1,6 @@
 """Stand-alone self-attention (SASA; Ramachandran et al., 2019).
 
-`B` images, `H x W` pixels, `C` channels, `h` heads, `d = C / h`, `k` side of a neighbourhood.
+`B` images, `H x W` pixels, `C` channels, `h` heads, `d = C / h`, `k` side of a neighborhood.
 """
 
 import keras
@@ -15,13 +15,13 @@ class StandAloneAttention(SpatialLayer):
     """Attention of every pixel to the `k x k` pixels around it, with relative positions.
 
     In every head, `y_ij = sum_ab softmax_ab(q_ij . k_ab + q_ij . r_{a-i, b-j}) v_ab`, summed over
-    the pixels `(a, b)` of the neighbourhood. `r` is a row embedding of the offset `a - i` and a
+    the pixels `(a, b)` of the neighborhood. `r` is a row embedding of the offset `a - i` and a
     column embedding of `b - j`, each of size `d / 2`, concatenated; every head has its own. As
     published, logits are not divided by `sqrt(d)`, the three projections have no bias and nothing
     projects the result. Pixels outside the image are left out of the softmax; the paper does not
     say what it does with them.
 
-    The neighbourhoods are never copied out: rows of `k` queries read windows of `2 k - 1` keys, one
+    The neighborhoods are never copied out: rows of `k` queries read windows of `2 k - 1` keys, one
     row offset after another, with a running softmax. Time and memory are linear in the number of
     pixels, also for gradients.
 
@@ -86,7 +86,7 @@ class StandAloneAttention(SpatialLayer):
         return tf.transpose(x, [0, 1, 2, 4, 3, 5])
 
     def _relative_logits(self, query, is_pixel):
-        """What `q . r` adds to the logits; `HIDDEN` where a key is no neighbour or no pixel.
+        """The terms `q . r` of the logits; `HIDDEN` where a key is no neighbor or no pixel.
 
         Args:
             query: `[B, H, blocks, h, k, d]`.
@@ -101,7 +101,7 @@ class StandAloneAttention(SpatialLayer):
         first, second = tf.split(query, 2, axis=-1)
         by_row = tf.cast(tf.einsum("brnhqe,ohe->brnhqo", first, rows), dtype)
         by_offset = tf.cast(tf.einsum("brnhqe,ohe->brnhqo", second, columns), dtype)
-        # Query i of a block has its k neighbours at keys i .. i + k - 1 of the window: rows of
+        # Query i of a block has its k neighbors at keys i .. i + k - 1 of the window: rows of
         # 2 k numbers, read as rows of 2 k - 1, move by one key from query to query.
         *outer, _, _ = sizes(by_offset)
         padding = [[0, 0]] * 5 + [[0, k]]

@@ -1,4 +1,4 @@
-"""Blocks of a line of pixels, and the overlapping windows that the blocks read."""
+"""Blocks of a line of pixels, the windows that they read, and tables by relative place."""
 
 import tensorflow as tf
 
@@ -43,7 +43,7 @@ def split_blocks(x, axis, block, before=0, after=0):
 
 
 def split_windows(x, axis, block, before, after):
-    """Splits an axis into windows: each block, and what lies around it. Zeros fill the borders.
+    """Splits an axis into windows: each block, and its surroundings. Zeros fill the borders.
 
     Args:
         x: tensor with `n` entries along the axis.
@@ -60,6 +60,24 @@ def split_windows(x, axis, block, before, after):
     first = _part(blocks, axis, 0, count - 1)
     second = _part(_part(blocks, axis, 1, count - 1), axis + 1, 0, before + after)
     return tf.concat([first, second], axis=axis + 1)
+
+
+def by_place(relative):
+    """Turns offsets into places without a gather (Huang et al., 2018; Bello et al., 2019).
+
+    Args:
+        relative: `[..., n, 2 n - 1]`; entry `[..., i, n - 1 + o]` belongs to query `i` and the key
+            at place `i + o`.
+
+    Returns:
+        `[..., n, n]`: entry `[..., i, a]` belongs to query `i` and key `a`.
+    """
+    *outer, count, _ = sizes(relative)
+    # Rows of 2 n numbers, read as rows of 2 n - 1, move by one place from query to query.
+    padding = [[0, 0]] * (len(outer) + 1)
+    flat = tf.reshape(tf.pad(relative, [*padding, [0, 1]]), [*outer, 2 * count * count])
+    flat = tf.pad(flat, [*padding[:-1], [0, count - 1]])
+    return tf.reshape(flat, [*outer, count + 1, 2 * count - 1])[..., :count, count - 1 :]
 
 
 def _part(x, axis, start, length):

@@ -41,7 +41,7 @@ def _masks(images):
 
 
 def _regions(mask):
-    """Number of connected regions of a mask, by flood fill; diagonal neighbours are connected."""
+    """Number of connected regions of a mask, by flood fill; diagonal neighbors are connected."""
     mask, count = mask.copy(), 0
     while mask.any():
         count += 1
@@ -114,21 +114,21 @@ def test_position_of_the_shape(plain):
         rows, columns = np.nonzero(mask)
         row, column = rows.mean() / 64, columns.mean() / 64
         name = shape_images.POSITIONS[position]
-        # The centre of a triangle or a half disc is not exactly its centre of mass.
+        # The center of a triangle or a half disc is not exactly its center of mass.
         slack = 0.06 if kind in (3, 7) else 0.02
         third = {"top": 0, "middle": 1, "bottom": 2, "left": 0, "centre": 1, "right": 2}
         for place, word in zip((row, column), name.split(), strict=True):
             assert third[word] / 3 - slack < place < (third[word] + 1) / 3 + slack
 
 
-def test_colour_of_the_shape(plain):
-    """The most frequent colour outside the background is nearest to the colour of the label."""
+def test_color_of_the_shape(plain):
+    """The most frequent color outside the background is nearest to the color of the label."""
     images, attributes = plain(60)
-    palette = np.array(list(shape_images.COLOURS.values()))
-    for image, mask, colour in zip(images, _masks(images), attributes.colour, strict=True):
+    palette = np.array(list(shape_images.COLORS.values()))
+    for image, mask, color in zip(images, _masks(images), attributes.colour, strict=True):
         values, counts = np.unique(image[mask == 1], axis=0, return_counts=True)
         distances = abs(palette - values[counts.argmax()].astype(int)).sum(-1)
-        assert distances.argmin() == colour
+        assert distances.argmin() == color
 
 
 def test_shape_of_the_shape(plain):
@@ -154,7 +154,7 @@ def test_shape_of_the_shape(plain):
 
 
 def test_patterns_differ(drawn):
-    """Texture and background are visible: mean difference of neighbouring pixels, by background."""
+    """Texture and background are visible: mean difference of neighboring pixels, by background."""
     images, attributes = drawn
     steps = abs(np.diff(images.astype(float), axis=2)).mean((1, 2, 3))
     by_background = [steps[attributes.background == index].mean() for index in range(5)]
@@ -174,7 +174,7 @@ def test_any_size(size):
     ("name", "labels"),
     [
         ("class", shape_images.KINDS),
-        ("colour", tuple(shape_images.COLOURS)),
+        ("colour", tuple(shape_images.COLORS)),
         ("count", ("1", "2", "3", "4", "5")),
         ("position", shape_images.POSITIONS),
     ],

@@ -351,13 +351,13 @@ def test_every_format_is_decoded(tmp_path):
         "BMP": ("BMP", {}),
         "gif": ("GIF", {}),
     }
-    colours = {}
+    colors = {}
     for i, (suffix, (file_format, options)) in enumerate(formats.items()):
         image = np.full((20 + i, 30, 3), [40 * i, 200, 255 - 40 * i], np.uint8)
         path = tmp_path / f"class {i % 2}" / f"{i}.{suffix}"
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(encode(image, file_format, **options))
-        colours[f"class {i % 2}/{i}.{suffix}"] = image[0, 0]
+        colors[f"class {i % 2}/{i}.{suffix}"] = image[0, 0]
     source = open_source(f"folder:{tmp_path}", "train")
     dataset = pipeline.eval_dataset(source, batch_size=6, preprocessing=PREPROCESSING)
     (batch,) = to_numpy(dataset)
@@ -365,6 +365,6 @@ def test_every_format_is_decoded(tmp_path):
         source.describe(int(example_id)).partition(" of ")[0]: image[0, 0] * 127.5 + 127.5
         for image, example_id in zip(batch["image"], batch["id"], strict=True)
     }
-    assert found.keys() == colours.keys()
-    for path, colour in colours.items():
-        np.testing.assert_allclose(found[path], colour, atol=4, err_msg=path)
+    assert found.keys() == colors.keys()
+    for path, color in colors.items():
+        np.testing.assert_allclose(found[path], color, atol=4, err_msg=path)

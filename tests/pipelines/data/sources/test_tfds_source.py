@@ -17,7 +17,7 @@ from pipelines.errors import DataError
 
 
 class Shards(tfds.core.GeneratorBasedBuilder):
-    """120 grey images whose first pixel is the example's key, shuffled into files of 40."""
+    """120 gray images whose first pixel is the example's key, shuffled into files of 40."""
 
     VERSION = tfds.core.Version("2.0.0")
     url_infos = None
@@ -35,7 +35,7 @@ class Shards(tfds.core.GeneratorBasedBuilder):
         )
 
     def _split_generators(self, dl_manager):
-        return {"train": self._generate_examples(0), "unlabelled": self._generate_examples(-1)}
+        return {"train": self._generate_examples(0), "unlabeled": self._generate_examples(-1)}
 
     def _generate_examples(self, sign):
         for key in range(120):
@@ -237,9 +237,9 @@ def test_folders_on_disk(tmp_path):
     assert "is not prepared" in _message("cifar10", "train", tmp_path)
 
 
-def test_unlabelled_split(sharded_dir):
-    source = open_source("shards", "unlabelled", sharded_dir)
-    with pytest.raises(DataError, match="'unlabelled'.*without a label"):
+def test_unlabeled_split(sharded_dir):
+    source = open_source("shards", "unlabeled", sharded_dir)
+    with pytest.raises(DataError, match="'unlabeled'.*without a label"):
         source.read(range(1))
 
 

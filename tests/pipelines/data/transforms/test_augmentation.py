@@ -125,7 +125,7 @@ def test_jpeg_gives_the_same_crop_as_decoding_first(photograph):
             expected = augmentation.inception_crop(whole, seed, AREA).numpy()
             assert crop.shape == augmentation.inception_crop(png, seed, AREA).shape
             assert np.abs(crop - expected).max() <= tolerance
-            # JPEG stores colour at half resolution, so only the border of the crop differs.
+            # JPEG stores color at half resolution, so only the border of the crop differs.
             np.testing.assert_array_equal(crop[2:-2, 2:-2], expected[2:-2, 2:-2])
 
 

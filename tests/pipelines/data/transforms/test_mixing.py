@@ -69,7 +69,7 @@ def test_cutmix_draws_a_box():
     assert bottom.max() == 40
     assert right.max() == 60
     assert (bottom >= top).all() and (right >= left).all()
-    # A side r around a uniform centre keeps r - r^2 / 4. Its square over r = sqrt(1 - lambda) with
+    # A side r around a uniform center keeps r - r^2 / 4. Its square over r = sqrt(1 - lambda) with
     # uniform lambda is the integral of 2 r (r - r^2 / 4)^2 from 0 to 1. Rounding to whole pixels
     # reduces it a little.
     expected = 2 * (1 / 4 - 1 / 10 + 1 / 96)

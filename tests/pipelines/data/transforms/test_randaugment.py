@@ -31,7 +31,7 @@ NAMES = [
 
 
 def _images():
-    """Noise, a smooth picture, a dark one, one colour, few colours, and small sizes."""
+    """Noise, a smooth picture, a dark one, one color, few colors, and small sizes."""
     rng = np.random.default_rng(0)
     noise = rng.integers(0, 256, (HEIGHT, WIDTH, 3)).astype(np.uint8)
     small = Image.fromarray(noise[:5, :6])
@@ -40,8 +40,8 @@ def _images():
         "noise": noise,
         "scene": scene,
         "dark": scene // 3 + 20,
-        "one colour": np.full((HEIGHT, WIDTH, 3), (255, 0, 77), np.uint8),
-        "few colours": (noise // 128 * 127 + [[[0, 1, 60]]]).astype(np.uint8),
+        "one color": np.full((HEIGHT, WIDTH, 3), (255, 0, 77), np.uint8),
+        "few colors": (noise // 128 * 127 + [[[0, 1, 60]]]).astype(np.uint8),
         "3 x 3": noise[:3, :3],
         "2 x 5": noise[:2, :5],
         "1 x 1": noise[:1, :1],
@@ -74,7 +74,7 @@ def _by_pillow(name, image, magnitude):
     return np.asarray(getattr(ImageEnhance, name)(picture).enhance(1.8 * level + 0.1))
 
 
-COLOURS = {
+COLORS = {
     ("AutoContrast", "Equalize", "Invert"): [10],
     ("Posterize", "Solarize", "SolarizeAdd"): [0, 3, 15, 20],
     ("Color", "Contrast", "Brightness", "Sharpness"): [0, 10, 20],
@@ -83,25 +83,25 @@ COLOURS = {
 
 @pytest.mark.parametrize(
     ("name", "magnitude"),
-    [(name, magnitude) for names, each in COLOURS.items() for name in names for magnitude in each],
+    [(name, magnitude) for names, each in COLORS.items() for name in names for magnitude in each],
 )
-def test_colours_are_exactly_those_of_pillow(name, magnitude):
+def test_colors_are_exactly_those_of_pillow(name, magnitude):
     for title, image in IMAGES.items():
         result = randaugment.pool(magnitude)[name](tf.constant(image), 1.0, [0.5, 0.5])
         assert result.dtype == tf.uint8
         np.testing.assert_array_equal(result, _by_pillow(name, image, magnitude), err_msg=title)
 
 
-def test_grey_is_exactly_that_of_pillow():
-    """Uses a regular grid of all colours, which covers every rounding."""
+def test_gray_is_exactly_that_of_pillow():
+    """Uses a regular grid of all colors, which covers every rounding."""
     steps = np.arange(0, 256, 5, dtype=np.uint8)
     cube = np.stack(np.meshgrid(steps, steps, steps), axis=-1).reshape(52, -1, 3)
     expected = np.asarray(Image.fromarray(cube).convert("L"))
-    np.testing.assert_array_equal(randaugment.grey(tf.constant(cube)), expected)
+    np.testing.assert_array_equal(randaugment.gray(tf.constant(cube)), expected)
 
 
 def _matrix(name, sign, magnitude):
-    """Rows (a, b, c) of the map from output to input positions, at pixel centres."""
+    """Rows (a, b, c) of the map from output to input positions, at pixel centers."""
     level = magnitude / 10
     if name == "Rotate":
         angle = np.deg2rad(sign * 30 * level)
@@ -140,7 +140,7 @@ def test_geometry_takes_the_nearest_pixel(name, magnitude, sign):
     assert clear.mean() > 0.85
     np.testing.assert_array_equal(result[clear], expected[clear])
 
-    # Pillow's coordinates start at the corner of the first pixel, not at its centre.
+    # Pillow's coordinates start at the corner of the first pixel, not at its center.
     shifted = matrix.astype(float).copy()
     shifted[:, 2] += 0.5 - matrix[:, :2].sum(axis=1) / 2
     pillow = Image.fromarray(image).transform(
@@ -153,7 +153,7 @@ def test_geometry_takes_the_nearest_pixel(name, magnitude, sign):
 
 @pytest.mark.parametrize("sign", [-1.0, 1.0])
 def test_rotation_is_that_of_pillow(sign):
-    """Compares with Pillow's `rotate` by its own angle, around the same centre."""
+    """Compares with Pillow's `rotate` by its own angle, around the same center."""
     image = IMAGES["scene"]
     result = randaugment.rotate(tf.constant(image), tf.constant(sign * 20.0)).numpy()
     expected = np.asarray(Image.fromarray(image).rotate(sign * 20.0, fillcolor=(128, 128, 128)))
@@ -161,7 +161,7 @@ def test_rotation_is_that_of_pillow(sign):
 
 
 @pytest.mark.parametrize("magnitude", [0, 3, 20])
-def test_cutout_greys_a_square(magnitude):
+def test_cutout_grays_a_square(magnitude):
     image, half = IMAGES["noise"], int(40 * magnitude / 10)
     for place in ((0.0, 0.0), (0.5, 0.4), (0.999, 0.999)):
         result = randaugment.pool(magnitude)["Cutout"](tf.constant(image), 1.0, tf.constant(place))

@@ -104,11 +104,11 @@ def augmented(layer, weights, x):
     convolved = numpy_resnet.conv(x, kernel, 1, 1)
     batch, height, width, channels = x.shape
     flat = x.reshape(batch, height * width, channels)
-    packed = flat @ weights["qkv/kernel"] + weights["qkv/bias"]
+    joint = flat @ weights["qkv/kernel"] + weights["qkv/bias"]
     keys, values = layer.heads * layer.key_size, layer.heads * layer.value_size
     q, k, v = (
         part.reshape(batch, height * width, layer.heads, -1)
-        for part in np.split(packed, [keys, 2 * keys], axis=-1)
+        for part in np.split(joint, [keys, 2 * keys], axis=-1)
     )
     assert v.shape[2:] == (layer.heads, layer.value_size)
     row, column = (place - place[:, None] for place in places(x))

@@ -68,7 +68,7 @@ def made(name, sides, **kwargs):
 def test_results_equal_numpy(name, sides):
     layer, inputs = made(name, sides)
     expected = LAYERS[name][1](layer, numpy_layers.weights_of(layer), inputs)
-    # Kernels are standardised in float32 under every policy.
+    # Kernels are standardized in float32 under every policy.
     error = 1e-5 if "augmented" in name else 1e-12
     np.testing.assert_allclose(layer(inputs), expected, rtol=0, atol=error * np.abs(expected).max())
 

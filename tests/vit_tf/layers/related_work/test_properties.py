@@ -117,7 +117,7 @@ def largest_tensor(layer, height, width):
     ids=["stand-alone", "local 1d", "local 2d", "sparse"],
 )
 def test_the_largest_tensor_is_linear_in_the_pixels(make, copies):
-    """At most so many copies of the inputs; neighbourhoods of 7 x 7 pixels would be 49."""
+    """At most so many copies of the inputs; neighborhoods of 7 x 7 pixels would be 49."""
     small, large = (largest_tensor(make(), side, side) for side in (14, 42))
     assert large <= small <= copies * 16
 

@@ -1,6 +1,6 @@
 """The `config.json` and `preprocessor_config.json` of Hugging Face's Vision Transformers."""
 
-from vit_tf.checkpoints.safetensors import structure
+from vit_tf.checkpoints.safetensors import infer_config
 from vit_tf.files.json_object import JsonObject
 from vit_tf.images.value_range import MEAN, STD
 
@@ -65,17 +65,17 @@ def read_preprocessing(settings, size, notes):
         notes.append(
             "there is no preprocessor_config.json: direct bilinear resize, pixels in [-1, 1]"
         )
-        fields = structure.interpolation("bilinear", notes)
-        return structure.preprocessing("config.json", size, notes, **fields)
+        fields = infer_config.interpolation("bilinear", notes)
+        return infer_config.preprocessing("config.json", size, notes, **fields)
     fields = _range(settings)
     resize, resize_to, given = "direct", None, size
     if settings.flag("do_resize", True):
         resample = settings.integer("resample", 2)
-        fields |= structure.interpolation(_RESAMPLING.get(resample, "unknown"), notes)
+        fields |= infer_config.interpolation(_RESAMPLING.get(resample, "unknown"), notes)
         resize, resize_to, given = _resize(settings, size, notes)
     if tuple(given) != size:
         notes.append(f"preprocessor_config.json gives images of {given}, the model reads {size}")
-    return structure.preprocessing(settings.path, size, notes, resize, resize_to, **fields)
+    return infer_config.preprocessing(settings.path, size, notes, resize, resize_to, **fields)
 
 
 def _range(settings):
@@ -124,7 +124,7 @@ def _crop(settings, size):
 
 def model_json(config, classes) -> dict:
     """The contents of `config.json`."""
-    labels = structure.checked_labels(classes, config.num_classes)
+    labels = infer_config.checked_labels(classes, config.num_classes)
     labels = labels or [f"LABEL_{index}" for index in range(config.num_classes)]
     activations = {ours: theirs for theirs, ours in reversed(_ACTIVATIONS.items())}
     height, width = config.image_size
@@ -154,7 +154,7 @@ def model_json(config, classes) -> dict:
 
 
 def preprocessor_json(preprocessing, notes) -> dict:
-    """The contents of `preprocessor_config.json`; adds a sentence to `notes` for what it loses."""
+    """The contents of `preprocessor_config.json`; adds a sentence to `notes` for each loss."""
     height, width = preprocessing.image_size
     side = preprocessing.resize_to
     common = {
@@ -167,7 +167,7 @@ def preprocessor_json(preprocessing, notes) -> dict:
         "image_std": list(preprocessing.std),
     }
     size = {"height": height, "width": width}
-    structure.note_resize(preprocessing, ("direct", "shortest_edge", "squash"), notes)
+    infer_config.note_resize(preprocessing, ("direct", "shortest_edge", "squash"), notes)
     if preprocessing.resize == "direct":
         return {"image_processor_type": "ViTImageProcessor", "size": size, **common}
     # Before version 5 the ViT processor did not crop; the BiT processor always did.

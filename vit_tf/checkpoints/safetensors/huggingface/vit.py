@@ -5,9 +5,8 @@ import re
 
 import numpy as np
 
-from vit_tf.checkpoints.configs import build_config
 from vit_tf.checkpoints.published.vit_positions import POSITIONS
-from vit_tf.checkpoints.safetensors import structure
+from vit_tf.checkpoints.safetensors import infer_config
 from vit_tf.checkpoints.safetensors.huggingface import config_json
 from vit_tf.checkpoints.safetensors.rules import (
     ReadPlan,
@@ -17,6 +16,7 @@ from vit_tf.checkpoints.safetensors.rules import (
     norm,
     renamed,
 )
+from vit_tf.checkpoints.shapes import build_config
 from vit_tf.config import ViTConfig
 from vit_tf.files.json_object import read_json_object
 from vit_tf.preprocessing import Classes
@@ -55,7 +55,7 @@ def read(path, shapes, folder, own_grid) -> ReadPlan:
         path: the file, for messages.
         shapes: tensor name -> shape.
         folder: where its `config.json` and `preprocessor_config.json` are, if there are any.
-        own_grid: see `structure.image_size`.
+        own_grid: see `infer_config.image_size`.
 
     Raises:
         ValueError: if vit_tf does not support the model in the file; the message states why.
@@ -65,7 +65,7 @@ def read(path, shapes, folder, own_grid) -> ReadPlan:
         raise settings.error("model_type", "'vit', the only one that vit_tf reads")
     aliases = _file_names(shapes, path)
     shapes = {name: shapes[alias] for name, alias in aliases.items()}
-    structure.check_tensor_names(path, shapes, _INEXPRESSIBLE_TENSORS)
+    infer_config.check_tensor_names(path, shapes, _INEXPRESSIBLE_TENSORS)
     if settings is None:
         notes.append("there is no config.json: erf GELU and epsilon 1e-12, the layout's defaults")
     config = _config(path, shapes, settings, notes, own_grid)
@@ -104,7 +104,7 @@ def write(config, preprocessing, classes) -> WritePlan:
         ValueError: if the layout cannot express the model; the message states why.
     """
     notes = []
-    if reason := structure.inexpressible(config):
+    if reason := infer_config.inexpressible(config):
         raise _cannot(reason)
     if config.stem is not None:
         raise _cannot("it has no models with a ResNet stem; write the timm layout")
@@ -123,7 +123,7 @@ def write(config, preprocessing, classes) -> WritePlan:
         extra[POSITIONS] = np.zeros([1, tokens, config.hidden_size], np.float32)
     elif config.position_embedding == "sincos_2d":
         notes.append("sincos_2d positions: written as a table")
-        extra[POSITIONS] = structure.sincos_table(config)
+        extra[POSITIONS] = infer_config.sincos_table(config)
     files = {
         "config.json": config_json.model_json(config, classes),
         "preprocessor_config.json": config_json.preprocessor_json(preprocessing, notes),
@@ -181,15 +181,15 @@ def _is(name, start):
 
 
 def _config(path, shapes, settings, notes, own_grid):
-    patch, width = structure.patch_kernel(shapes, f"{_PATCHES}.weight", path)
-    layers = structure.how_many(shapes, r"encoder\.layer\.(\d+)\.")
-    (mlp_size,) = structure.sizes(shapes, "encoder.layer.0.intermediate.dense.bias", 1, path)
-    tokens = structure.sizes(shapes, _TABLE, 3, path)[1]
+    patch, width = infer_config.patch_kernel(shapes, f"{_PATCHES}.weight", path)
+    layers = infer_config.how_many(shapes, r"encoder\.layer\.(\d+)\.")
+    (mlp_size,) = infer_config.sizes(shapes, "encoder.layer.0.intermediate.dense.bias", 1, path)
+    tokens = infer_config.sizes(shapes, _TABLE, 3, path)[1]
     num_classes, representation_size = 0, None
     if "classifier.weight" in shapes:
-        num_classes = structure.sizes(shapes, "classifier.weight", 2, path)[0]
+        num_classes = infer_config.sizes(shapes, "classifier.weight", 2, path)[0]
     elif "pooler.dense.weight" in shapes:
-        representation_size = structure.sizes(shapes, "pooler.dense.weight", 2, path)[0]
+        representation_size = infer_config.sizes(shapes, "pooler.dense.weight", 2, path)[0]
     if settings is None:
         heads, activation, epsilon, stated = max(1, width // 64), "gelu_erf", 1e-12, None
         notes.append(f"the number of heads is assumed: {heads}, of 64 channels each")
@@ -197,9 +197,9 @@ def _config(path, shapes, settings, notes, own_grid):
         heads, activation, epsilon, stated = config_json.read_fields(
             settings, width, representation_size
         )
-        structure.check_stated(settings, "hidden_size", width)
-        structure.check_stated(settings, "num_hidden_layers", layers)
-        structure.check_stated(settings, "intermediate_size", mlp_size)
+        infer_config.check_stated(settings, "hidden_size", width)
+        infer_config.check_stated(settings, "num_hidden_layers", layers)
+        infer_config.check_stated(settings, "intermediate_size", mlp_size)
     return build_config(
         ViTConfig,
         path,
@@ -208,7 +208,7 @@ def _config(path, shapes, settings, notes, own_grid):
         layers=layers,
         heads=heads,
         patch_size=patch,
-        image_size=structure.image_size(tokens - 1, patch, 1, stated, path, notes, own_grid),
+        image_size=infer_config.image_size(tokens - 1, patch, 1, stated, path, notes, own_grid),
         num_classes=num_classes,
         representation_size=representation_size,
         activation=activation,

@@ -4,7 +4,7 @@ import math
 import os
 import re
 
-from vit_tf.checkpoints.safetensors import structure
+from vit_tf.checkpoints.safetensors import infer_config
 from vit_tf.files.json_object import JsonObject, read_json_object
 from vit_tf.images.value_range import MEAN, STD
 from vit_tf.preprocessing import Classes
@@ -12,12 +12,12 @@ from vit_tf.preprocessing import Classes
 # Names of tensors of models that vit_tf cannot express, and why.
 INEXPRESSIBLE_TENSORS = [
     (r"\.(ls[12]\.gamma|gamma_[12])$", "it has layer scale"),
-    (r"\.[qk]_norm\.", "it normalises queries and keys"),
+    (r"\.[qk]_norm\.", "it normalizes queries and keys"),
     (r"^reg_token$", "it has register tokens"),
     (r"^(dist_token|head_dist\.)", "it has a distillation token"),
-    (r"^fc_norm\.", "it normalises the mean of the tokens, and vit_tf averages normalised tokens"),
-    (r"^norm_pre\.", "it normalises the tokens before the first block (CLIP)"),
-    (r"^patch_embed\.norm\.", "it normalises the patch embeddings"),
+    (r"^fc_norm\.", "it normalizes the mean of the tokens, and vit_tf averages normalized tokens"),
+    (r"^norm_pre\.", "it normalizes the tokens before the first block (CLIP)"),
+    (r"^patch_embed\.norm\.", "it normalizes the patch embeddings"),
     (r"\.(attn|mlp)\.norm\.", "it has norms inside its blocks"),
     (r"\.mlp\.(w12|w3|fc1_[gx])\.", "its MLP is gated (SwiGLU)"),
     (r"\.attn\.(gate\.|q_proj\.|q_bias|v_bias)", "its attention is not one qkv layer with a bias"),
@@ -105,12 +105,12 @@ class ConfigJson:
         for name, value in (assumed | {"interpolation": "bicubic"}).items():
             if name not in self.pretrained:
                 notes.append(f"{name} is not stated: assumed {value}")
-        return structure.preprocessing(
+        return infer_config.preprocessing(
             self.settings.path,
             size,
             notes,
             *self._crop(size, notes),
-            **structure.interpolation(self.pretrained.text("interpolation", "bicubic"), notes),
+            **infer_config.interpolation(self.pretrained.text("interpolation", "bicubic"), notes),
             mean=self.pretrained.numbers("mean", 3, MEAN),
             std=self.pretrained.numbers("std", 3, STD),
         )
@@ -135,7 +135,7 @@ class ConfigJson:
         if mode == "squash" and share == 1:
             return "direct", None
         if mode in ("center", "squash") and size[0] == size[1]:
-            return mode, min(math.floor(size[0] / share), structure.MAX_SIDE + 1)
+            return mode, min(math.floor(size[0] / share), infer_config.MAX_SIDE + 1)
         notes.append(
             f"crop_mode {mode!r} with crop_pct {share} and images of {size[0]} x {size[1]} is not "
             "available here: images are resized directly"
@@ -173,8 +173,8 @@ def pretrained_json(config, preprocessing, classes, notes, *, first_conv, classi
             mode = "squash" if preprocessing.resize == "squash" else "center"
         else:
             notes.append("timm crops squares only: it resizes these images directly")
-    structure.note_resize(preprocessing, ("direct", "center", "squash"), notes)
-    labels = structure.checked_labels(classes, config.num_classes)
+    infer_config.note_resize(preprocessing, ("direct", "center", "squash"), notes)
+    labels = infer_config.checked_labels(classes, config.num_classes)
     return {
         "input_size": [3, height, width],
         "fixed_input_size": fixed_size,

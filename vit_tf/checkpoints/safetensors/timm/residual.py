@@ -1,26 +1,28 @@
-"""Residual units and standardised kernels of timm's hybrids and BiT ResNets.
+"""Residual units and standardized kernels of timm's hybrids and BiT ResNets.
 
 `f` is the width of a residual unit's bottleneck; a unit returns `4 f` channels.
 """
 
+import dataclasses
 import re
 
 import numpy as np
 
-from vit_tf.checkpoints.safetensors import structure
-from vit_tf.checkpoints.safetensors.rules import Rule, convolution
+from vit_tf.checkpoints.rule import Rule
+from vit_tf.checkpoints.safetensors import infer_config
+from vit_tf.checkpoints.safetensors.rules import convolution
 from vit_tf.checkpoints.safetensors.timm.config_json import cannot
 
-# Kernels are standardised as (w - mean) / sqrt(variance + 1e-8), in hybrids and BiT models alike.
+# Kernels are standardized as (w - mean) / sqrt(variance + 1e-8), in hybrids and BiT models alike.
 EPSILONS = {"group_norm_epsilon": 1e-5, "variance_epsilon": 1e-8, "deviation_epsilon": 0.0}
 
 
 def stage_depths(shapes, prefix) -> tuple[int, ...]:
     """How many residual units each stage has."""
     prefix = re.escape(prefix)
-    stages = structure.how_many(shapes, rf"{prefix}\.(\d+)\.")
+    stages = infer_config.how_many(shapes, rf"{prefix}\.(\d+)\.")
     return tuple(
-        structure.how_many(shapes, rf"{prefix}\.{stage}\.blocks\.(\d+)\.")
+        infer_config.how_many(shapes, rf"{prefix}\.{stage}\.blocks\.(\d+)\.")
         for stage in range(stages)
     )
 
@@ -41,21 +43,18 @@ def kernel_shapes(inputs, width):
 
 
 def standardized(config, name, key, shape) -> Rule:
-    """The kernel of a convolution that standardises it before use."""
+    """The kernel of a convolution that standardizes it before use."""
     rule = convolution(name, key, shape)
     epsilons = config.variance_epsilon, config.deviation_epsilon
     if epsilons == (EPSILONS["variance_epsilon"], EPSILONS["deviation_epsilon"]):
         return rule
-    return Rule(
-        rule.names,
-        rule.shapes,
-        rule.pack,
-        lambda arrays: rule.unpack([rescaled(arrays[0], *epsilons)]),
+    return dataclasses.replace(
+        rule, to_tensor=lambda arrays: rule.to_tensor([rescaled(arrays[0], *epsilons)])
     )
 
 
 def rescaled(kernel, variance_epsilon, deviation_epsilon):
-    """Scales a kernel such that timm's standardisation of it equals ours of the original kernel.
+    """Scales a kernel such that timm's standardization of it equals ours of the original kernel.
 
     Ours divides w - mean by sqrt(v + a) + b; let e > 0 be the square of this divisor minus v. timm
     divides by sqrt(v + 1e-8). For c w instead of w, timm computes
@@ -84,7 +83,7 @@ def check_writable(config):
             "model with that epsilon, load the weights and compare its logits before writing it"
         )
     if not config.variance_epsilon and not config.deviation_epsilon:
-        raise cannot("timm standardises kernels with an epsilon, this model without one")
+        raise cannot("timm standardizes kernels with an epsilon, this model without one")
     if len(config.stage_depths) > 4:
         raise cannot(f"timm's ResNets have at most 4 stages, here {len(config.stage_depths)}")
 

@@ -1,8 +1,7 @@
 """Tensors of timm's BiT ResNets <-> published arrays."""
 
-from vit_tf.checkpoints.configs import build_config
 from vit_tf.checkpoints.published.resnet import ROOT
-from vit_tf.checkpoints.safetensors import structure
+from vit_tf.checkpoints.safetensors import infer_config
 from vit_tf.checkpoints.safetensors.rules import ReadPlan, WritePlan, convolution, norm, renamed
 from vit_tf.checkpoints.safetensors.timm import residual
 from vit_tf.checkpoints.safetensors.timm.config_json import (
@@ -18,6 +17,7 @@ from vit_tf.checkpoints.safetensors.timm.residual import (
     standardized,
     units,
 )
+from vit_tf.checkpoints.shapes import build_config
 from vit_tf.config import ResNetConfig
 
 # Pattern of the architectures with known activation, epsilons and padding, and an example.
@@ -51,7 +51,7 @@ def read(path, shapes, folder, own_grid) -> ReadPlan:
         ValueError: if vit_tf does not support the model in the file; the message states why.
     """
     del own_grid
-    structure.check_tensor_names(path, shapes, INEXPRESSIBLE_TENSORS)
+    infer_config.check_tensor_names(path, shapes, INEXPRESSIBLE_TENSORS)
     notes, stated = [], read_config_json(folder)
     stated.architecture(*_ARCHITECTURES, notes)
     if "act_layer" in stated.arguments:
@@ -62,7 +62,7 @@ def read(path, shapes, folder, own_grid) -> ReadPlan:
             "Expected 'avg'."
         )
     config = _config(path, shapes, stated.image_size, notes)
-    structure.check_stated(stated.settings, "num_classes", config.num_classes)
+    infer_config.check_stated(stated.settings, "num_classes", config.num_classes)
     return ReadPlan(
         config=config,
         preprocessing=stated.preprocessing(config, notes),
@@ -133,15 +133,15 @@ def _config(path, shapes, stated, notes):
     if stated is None:
         stated = (224, 224)
         notes.append("the image size is not stated: assumed 224 x 224")
-    structure.check_image_size(stated, path)
+    infer_config.check_image_size(stated, path)
     num_classes = 0
     if "head.fc.weight" in shapes:
-        num_classes = structure.sizes(shapes, "head.fc.weight", 4, path)[0]
+        num_classes = infer_config.sizes(shapes, "head.fc.weight", 4, path)[0]
     return build_config(
         ResNetConfig,
         path,
         stage_depths=stage_depths(shapes, "stages"),
-        width=structure.sizes(shapes, "stem.conv.weight", 4, path)[0] / 64,
+        width=infer_config.sizes(shapes, "stem.conv.weight", 4, path)[0] / 64,
         image_size=stated,
         num_classes=num_classes,
         **EPSILONS,

@@ -3,10 +3,8 @@
 import math
 import re
 
-from vit_tf.checkpoints.configs import build_config
-from vit_tf.checkpoints.grids import square_grid
 from vit_tf.checkpoints.published.vit_positions import POSITIONS
-from vit_tf.checkpoints.safetensors import structure
+from vit_tf.checkpoints.safetensors import infer_config
 from vit_tf.checkpoints.safetensors.rules import ReadPlan, WritePlan
 from vit_tf.checkpoints.safetensors.timm import residual
 from vit_tf.checkpoints.safetensors.timm.config_json import (
@@ -17,6 +15,7 @@ from vit_tf.checkpoints.safetensors.timm.config_json import (
 )
 from vit_tf.checkpoints.safetensors.timm.residual import EPSILONS, stage_depths
 from vit_tf.checkpoints.safetensors.timm.vit_rules import BACKBONE, rules
+from vit_tf.checkpoints.shapes import build_config, square_grid
 from vit_tf.config import StemConfig, ViTConfig
 
 LAYER_NORM_EPSILON = 1e-6
@@ -62,18 +61,18 @@ def read(path, shapes, folder, own_grid) -> ReadPlan:
         path: the file, for messages.
         shapes: tensor name -> shape.
         folder: where its `config.json` is, if there is one.
-        own_grid: see `structure.image_size`.
+        own_grid: see `infer_config.image_size`.
 
     Raises:
         ValueError: if vit_tf does not support the model in the file; the message states why.
     """
-    structure.check_tensor_names(path, shapes, INEXPRESSIBLE_TENSORS)
+    infer_config.check_tensor_names(path, shapes, INEXPRESSIBLE_TENSORS)
     is_hybrid = any(name.startswith(f"{BACKBONE}.") for name in shapes)
     notes, stated = [], read_config_json(folder)
-    width = structure.sizes(shapes, "patch_embed.proj.weight", 4, path)[0]
+    width = infer_config.sizes(shapes, "patch_embed.proj.weight", 4, path)[0]
     heads, activation = heads_and_activation(stated, width, is_hybrid, notes)
     config, class_slot = _config(path, shapes, heads, activation, stated, notes, own_grid)
-    structure.check_stated(stated.settings, "num_classes", config.num_classes)
+    infer_config.check_stated(stated.settings, "num_classes", config.num_classes)
     return ReadPlan(
         config=config,
         preprocessing=stated.preprocessing(config, notes),
@@ -93,7 +92,7 @@ def write(config, preprocessing, classes) -> WritePlan:
     _check_vit_writable(config)
     architecture, arguments = _PLAIN[1], _arguments(config)
     if config.position_embedding == "sincos_2d":
-        extra[POSITIONS] = structure.sincos_table(config)
+        extra[POSITIONS] = infer_config.sincos_table(config)
         notes.append("sincos_2d positions: written as a table")
     if stem:
         residual.check_writable(stem)
@@ -165,23 +164,23 @@ def _activation(arguments, architecture):
 def _config(path, shapes, heads, activation, stated, notes, own_grid):
     """The configuration, and whether the position table has a row for the class token."""
     stem = _stem(path, shapes)
-    patch, width = structure.patch_kernel(
+    patch, width = infer_config.patch_kernel(
         shapes, "patch_embed.proj.weight", path, stem and stem.channels
     )
-    (mlp_size,) = structure.sizes(shapes, "blocks.0.mlp.fc1.bias", 1, path)
+    (mlp_size,) = infer_config.sizes(shapes, "blocks.0.mlp.fc1.bias", 1, path)
     if "blocks.0.attn.qkv.bias" not in shapes and "blocks.0.attn.qkv.weight" in shapes:
         raise ValueError(
             f"{path} cannot be expressed in vit_tf: queries, keys and values have no biases."
         )
     representation_size, num_classes = None, 0
     if "pre_logits.fc.weight" in shapes:
-        representation_size = structure.sizes(shapes, "pre_logits.fc.weight", 2, path)[0]
+        representation_size = infer_config.sizes(shapes, "pre_logits.fc.weight", 2, path)[0]
     if "head.weight" in shapes:
-        num_classes = structure.sizes(shapes, "head.weight", 2, path)[0]
+        num_classes = infer_config.sizes(shapes, "head.weight", 2, path)[0]
     reduction = stem.reduction if stem else 1
     rows, slot, has_token = None, True, "cls_token" in shapes
     if "pos_embed" in shapes:
-        rows = structure.sizes(shapes, "pos_embed", 3, path)[1]
+        rows = infer_config.sizes(shapes, "pos_embed", 3, path)[1]
         if has_token:
             grid = own_grid
             if stated.image_size is not None:
@@ -193,10 +192,10 @@ def _config(path, shapes, heads, activation, stated, notes, own_grid):
         path,
         hidden_size=width,
         mlp_size=mlp_size,
-        layers=structure.how_many(shapes, r"blocks\.(\d+)\."),
+        layers=infer_config.how_many(shapes, r"blocks\.(\d+)\."),
         heads=heads,
         patch_size=patch,
-        image_size=structure.image_size(
+        image_size=infer_config.image_size(
             rows, patch, reduction, stated.image_size, path, notes, own_grid
         ),
         num_classes=num_classes,
@@ -251,13 +250,13 @@ def _stem(path, shapes):
                 f"convolution first: it has no {roots[0]}."
             )
         return None
-    width = structure.sizes(shapes, root, 4, path)[0] / 64
+    width = infer_config.sizes(shapes, root, 4, path)[0] / 64
     depths = stage_depths(shapes, f"{BACKBONE}.stages")
     return build_config(StemConfig, path, stage_depths=depths, width=width, **EPSILONS)
 
 
 def _check_vit_writable(config):
-    if reason := structure.inexpressible(config):
+    if reason := infer_config.inexpressible(config):
         raise cannot(reason)
     if config.layer_norm_epsilon != LAYER_NORM_EPSILON:
         raise cannot(

@@ -2,8 +2,8 @@
 
 from vit_tf.checkpoints.published.vit import MAP_HEAD
 from vit_tf.checkpoints.published.vit_positions import POSITIONS
+from vit_tf.checkpoints.rule import Rule
 from vit_tf.checkpoints.safetensors.rules import (
-    Rule,
     convolution,
     linear,
     norm,

@@ -3,7 +3,7 @@
 import math
 import re
 
-from vit_tf.checkpoints.grids import square_grid
+from vit_tf.checkpoints.shapes import square_grid
 from vit_tf.layers.positions import SinCosPositions
 from vit_tf.preprocessing import MAX_SIDE, Preprocessing, ResizeRule
 
@@ -143,7 +143,7 @@ def interpolation(name, notes) -> dict:
 
 
 def note_resize(preprocessing, exact, notes):
-    """Adds a sentence for each difference between our resize and what the layout computes.
+    """Adds a sentence for each difference between our resize and the layout's.
 
     Args:
         preprocessing: the `Preprocessing` to write.

@@ -1,8 +1,43 @@
-"""Reads sizes from the shapes of published arrays, any of which may be missing."""
+"""Reads sizes, grids and configurations from the shapes of arrays, with messages for the file."""
 
+import math
 import re
 
-from vit_tf.checkpoints.messages import summarize
+
+def summarize(keys, most=4) -> str:
+    """The first few of a list of keys, and the number of the others."""
+    shown = ", ".join(keys[:most])
+    return shown + (f" and {len(keys) - most} more" if len(keys) > most else "")
+
+
+def build_config(kind, path, **fields):
+    """A configuration of class `kind` with the values in a file.
+
+    Raises:
+        ValueError: if the values are not valid; the message names the file and the reason.
+    """
+    try:
+        return kind(**fields)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path} holds a model that vit_tf does not support: {error}") from None
+
+
+def square_grid(count) -> tuple[int, int] | None:
+    """(rows, columns) of the square grid with `count` patches; None if `count` is no square."""
+    side = math.isqrt(max(count, 0))
+    return (side, side) if side and side * side == count else None
+
+
+def check_grid(value, path) -> tuple[int, int]:
+    """Checks a grid from a caller or a file, returns a tuple; `path` is for the message.
+
+    Raises:
+        ValueError: unless it is a pair of integers of at least 1.
+    """
+    is_pair = isinstance(value, list | tuple) and len(value) == 2
+    if not is_pair or not all(type(side) is int and side > 0 for side in value):
+        raise ValueError(f"{path}: a grid is (rows, columns), in patches. Received: {value!r}.")
+    return tuple(value)
 
 
 def shape_of(shapes, key, rank, path) -> tuple[int, ...]:

@@ -1,6 +1,6 @@
 """Cancels a long call while another one runs; the argument is "attention" or "encoder".
 
-Both begin together, and the other one has half the work. The cancelled call must end first.
+Both begin together, and the other one has half the work. The canceled call must end first.
 """
 
 import sys
@@ -24,7 +24,7 @@ def call_to_its_end(function, x, manager):
     """Calls a function until `manager` cancels the call, which must happen."""
     try:
         manager.get_cancelable_function(function)(x)
-        sys.exit("the call was not cancelled")
+        sys.exit("the call was not canceled")
     except tf.errors.CancelledError as error:
         assert "was cancelled" in str(error), error
 
@@ -46,7 +46,7 @@ def main():
     thread.start()
     threading.Timer(0.1, long.start_cancel).start()
     call_to_its_end(function, tf.zeros([1, tokens, width]), long)
-    assert thread.is_alive(), "the cancelled call has computed as much as the other one"
+    assert thread.is_alive(), "the canceled call has computed as much as the other one"
     other.start_cancel()
     thread.join()
     np.testing.assert_array_equal(function(few), before)

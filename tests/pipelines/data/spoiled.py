@@ -11,7 +11,7 @@ PREPROCESSING = Preprocessing(image_size=(8, 8))
 BAD = (3, 4, 40, 77, 78, 150)
 
 
-class Spoilt(EncodedSource):
+class Spoiled(EncodedSource):
     """The first 200 digits, some of which are replaced by bytes that are not an image."""
 
     def __init__(self, examples, bad=BAD):
@@ -19,7 +19,7 @@ class Spoilt(EncodedSource):
         images = examples.images.copy()
         for place, example_id in enumerate(bad):
             images[example_id] = contents[place % len(contents)]
-        names = {"name": "spoilt digits", "version": "1", "split": "train"}
+        names = {"name": "spoiled digits", "version": "1", "split": "train"}
         super().__init__(images, examples.labels, [str(i) for i in range(10)], **names)
 
     def describe(self, example_id):

@@ -1,6 +1,6 @@
 """Runs a command that trains, which gets a signal after some steps.
 
-usage: python -m tests.pipelines.programs.signalled SIGNAL STEPS COMMAND [argument ...]
+usage: python -m tests.pipelines.programs.signaled SIGNAL STEPS COMMAND [argument ...]
 
 SIGNAL is a name such as SIGINT; the process sends it to itself after STEPS steps of its own.
 """

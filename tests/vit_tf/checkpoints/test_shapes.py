@@ -2,7 +2,7 @@
 
 import pytest
 
-from vit_tf.checkpoints.grids import check_grid, square_grid
+from vit_tf.checkpoints.shapes import check_grid, square_grid
 
 
 @pytest.mark.parametrize(
