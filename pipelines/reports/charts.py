@@ -6,7 +6,7 @@ import re
 
 import matplotlib
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter, StrMethodFormatter
+from matplotlib.ticker import StrMethodFormatter
 
 # The variables of `report.css` that replace these colors, so that charts have a dark side too.
 _VARIABLES = {
@@ -83,9 +83,10 @@ def line_chart(curves, x_label, y_label, percent=False) -> Chart:
         axes.grid(axis="y")
         axes.spines[["left", "top", "right"]].set_visible(False)
         axes.tick_params(length=0, pad=8)
-        number = StrMethodFormatter("{x:,g}")
-        axes.xaxis.set_major_formatter(number)
-        axes.yaxis.set_major_formatter(PercentFormatter(xmax=1) if percent else number)
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+        if percent:
+            axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.4g}%")
         return _chart(figure, f"{y_label} over {x_label}")
 
 
