@@ -1,6 +1,7 @@
 """Mean average precision over a whole data set, for multi-label evaluation."""
 
 import numpy as np
+from sklearn.metrics import average_precision_score
 
 
 def score_bytes(num_examples, num_classes):
@@ -66,9 +67,7 @@ def average_precision(scores, positives):
     Returns:
         float; equal scores share the last rank.
     """
-    from sklearn.metrics import average_precision_score  # Slow to import; few runs need it.
-
-    # It refuses infinite scores, but accepts their ranks.
+    # `average_precision_score` refuses infinite scores; ranks are in the same order.
     ranks = np.unique(scores, return_inverse=True)[1]
     is_positive = np.zeros(len(scores), bool)
     is_positive[positives] = True
