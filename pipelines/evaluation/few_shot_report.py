@@ -18,7 +18,6 @@ from pipelines.reports import charts, html_page
 from pipelines.runs.json_file import write_json
 from pipelines.stored_models.stored_model import AS_TRAINED
 from vit_tf.files import storage
-from vit_tf.files.atomic_file import write_atomically
 
 _log = logging.getLogger(__name__)
 
@@ -131,8 +130,18 @@ def run(source, splits, strategy, settings, *, output, batch_size, bad_images, o
 
 def _write(output, record):
     write_json(os.path.join(output, "fewshot.json"), record)
-    page = _page(record).encode()
-    write_atomically(os.path.join(output, "fewshot.html"), lambda file: file.write(page))
+    header, rows = _table(record)
+    headlines = [row for row in record["few_shot"] if row["l2"] == record["headline_l2"]]
+    html_page.write_page(
+        os.path.join(output, "fewshot.html"),
+        "few_shot.html",
+        lead=_summary(record),
+        headlines=[(_percent(row), f"% with {row['shots']} per class") for row in headlines],
+        chart=_chart(record),
+        header=header,
+        rows=rows,
+        others=[*_others(record), *record["notes"]],
+    )
 
 
 def text(record) -> str:
@@ -205,28 +214,13 @@ def _others(record):
     return lines
 
 
-def _page(record):
-    headline = [row for row in record["few_shot"] if row["l2"] == record["headline_l2"]]
+def _chart(record):
     strengths = list(dict.fromkeys(row["l2"] for row in record["few_shot"]))
     # The headline is among the curves.
     strengths.sort(key=lambda strength: strength != record["headline_l2"])
-    curves = []
-    for strength in sorted(strengths[: charts.MAX_SERIES]):
+    curves = {}
+    for strength in sorted(strengths[: charts.MAX_CURVES]):
         rows = [row for row in record["few_shot"] if row["l2"] == strength]
         points = [row["shots"] for row in rows], [row["mean"] for row in rows]
-        curves.append(charts.Series(f"l2={strength:g}", *points))
-    chart = charts.line_chart(curves, "training images per class", "accuracy", percent=True)
-    others = [*_others(record), *record["notes"]]
-    return html_page.page(
-        "Few-shot evaluation",
-        _summary(record),
-        html_page.tiles([(_percent(row), f"% with {row['shots']} per class") for row in headline]),
-        html_page.section(
-            "Few-shot linear evaluation",
-            "Accuracy in % of regularized least squares on frozen features, mean and sample "
-            "standard deviation over the selections of training images.",
-            chart,
-            html_page.table(*_table(record)),
-        ),
-        *([html_page.section("All training images", " ".join(others))] if others else []),
-    )
+        curves[f"l2={strength:g}"] = points
+    return charts.line_chart(curves, "training images per class", "accuracy", percent=True)

@@ -1,139 +1,136 @@
-"""Line charts as inline SVG, for `html_page.page`."""
+"""Line charts and heat maps of matplotlib, for the macro `chart` of `templates/blocks.html`."""
 
 import dataclasses
-import math
-from collections.abc import Sequence
+import io
+import re
 
-from pipelines.reports.html_page import escape
+import matplotlib
+from matplotlib.figure import Figure
+from matplotlib.ticker import StrMethodFormatter
 
-# In CSS pixels: the size of a chart, and the margins around its axes.
-CHART = {"width": 520, "height": 270, "left": 52, "right": 16, "top": 14, "bottom": 44}
-# Most curves in one chart: `report.css` has as many colors and line styles.
-MAX_SERIES = 4
+# The variables of `report.css` that replace these colors, so that charts have a dark side too.
+_VARIABLES = {
+    "#5b636d": "soft",
+    "#dfe3e8": "line",
+    "#e9ecf0": "grid",
+    "#2a6fc9": "s1",
+    "#c2570c": "s2",
+    "#1d8a66": "s3",
+    "#8a4fbf": "s4",
+}
+_SOFT, _LINE, _GRID, *_CURVES = _VARIABLES
+_DASHES = ("-", "--", ":", "-.")
+# Most curves in one chart.
+MAX_CURVES = len(_CURVES)
+_STYLE = {
+    "svg.fonttype": "none",
+    "text.parse_math": False,
+    "text.color": _SOFT,
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 9,
+    "legend.fontsize": 10,
+    "axes.labelcolor": _SOFT,
+    "axes.edgecolor": _LINE,
+    "xtick.color": _LINE,
+    "xtick.labelcolor": _SOFT,
+    "ytick.color": _LINE,
+    "ytick.labelcolor": _SOFT,
+    "grid.color": _GRID,
+    "axes.axisbelow": True,
+    "axes.autolimit_mode": "round_numbers",
+    "axes.xmargin": 0,
+    "axes.ymargin": 0,
+    "legend.frameon": False,
+}
 
 
-@dataclasses.dataclass(frozen=True)
-class Series:
-    """One curve: `x` and `y` of equal length, finite."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Chart:
+    """A drawing inside the page.
 
-    name: str
-    x: Sequence[float]
-    y: Sequence[float]
+    Attributes:
+        label: description for readers who cannot see it.
+        width, height: in points.
+        elements: the content of the SVG element; its text is escaped.
+    """
+
+    label: str
+    width: float
+    height: float
+    elements: str
 
 
-def line_chart(series, x_label, y_label, percent=False):
-    """Curves over one pair of axes, as inline SVG with a legend; points show values on hover.
+def line_chart(curves, x_label, y_label, percent=False) -> Chart:
+    """Curves over one pair of axes, with a legend and a mark at each point.
 
     Args:
-        series: up to `MAX_SERIES` `Series`.
+        curves: name -> `(x, y)`, sequences of equal length; at most `MAX_CURVES`.
         x_label: name of the horizontal axis.
         y_label: name of the vertical axis.
         percent: whether `y` are fractions, written as percentages.
 
     Raises:
-        ValueError: if there is no series, a series without points, more than `MAX_SERIES`, or a
-            value that is not finite.
+        ValueError: if a curve has more `x` than `y`, or fewer.
     """
-    _check_series(series)
-    x_axis = _Axis(
-        ticks=_ticks([value for one in series for value in one.x]),
-        begin=CHART["left"],
-        end=CHART["width"] - CHART["right"],
-    )
-    y_axis = _Axis(
-        ticks=_ticks([value for one in series for value in one.y]),
-        begin=CHART["height"] - CHART["bottom"],
-        end=CHART["top"],
-    )
-    curves = [
-        element
-        for number, one in enumerate(series, 1)
-        for element in _curve(number, one, x_axis, y_axis, x_label, percent)
-    ]
-    legend = "".join(
-        f'<span><svg width="26" height="8" aria-hidden="true"><line class="curve c{number}" x1="1" '
-        f'x2="25" y1="4" y2="4"/></svg>{escape(one.name)}</span>'
-        for number, one in enumerate(series, 1)
-    )
-    return (
-        f'<div class="legend">{legend}</div><svg class="chart" viewBox="0 0 {CHART["width"]} '
-        f'{CHART["height"]}" role="img" aria-label="{escape(y_label)} over {escape(x_label)}">'
-        f"{''.join([*_axes(x_axis, y_axis, x_label, percent), *curves])}</svg>"
-    )
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure((5.4, 3.0), layout="constrained")
+        axes = figure.subplots()
+        for index, (x, y) in enumerate(curves.values()):
+            color, dashes = _CURVES[index], _DASHES[index]
+            axes.plot(x, y, dashes, color=color, marker="o", markersize=3.5, clip_on=False)
+        figure.legend(axes.lines, list(curves), loc="outside upper left", ncols=MAX_CURVES)
+        axes.set_xlabel(x_label)
+        axes.grid(axis="y")
+        axes.spines[["left", "top", "right"]].set_visible(False)
+        axes.tick_params(length=0, pad=8)
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+        if percent:
+            axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.4g}%")
+        return _chart(figure, f"{y_label} over {x_label}")
 
 
-@dataclasses.dataclass(frozen=True)
-class _Axis:
-    """The ticks of an axis, and the pixels of the first and the last one."""
+def heat_maps(maps, columns, label, low, high, bar=False) -> Chart:
+    """Maps side by side, row after row, from dark violet (`low`) over green to yellow (`high`).
 
-    ticks: list[float]
-    begin: int
-    end: int
-
-    def pixel(self, value):
-        offset = (self.end - self.begin) * (value - self.ticks[0])
-        return self.begin + offset / (self.ticks[-1] - self.ticks[0])
-
-
-def _axes(x_axis, y_axis, x_label, percent):
-    """Grid lines, numbers, and the name of the horizontal axis."""
-    left, right, bottom = x_axis.begin, x_axis.end, y_axis.begin
-    for tick in y_axis.ticks:
-        y = f"{y_axis.pixel(tick):.1f}"
-        yield f'<line class="gridline" x1="{left}" x2="{right}" y1="{y}" y2="{y}"/>'
-        yield (
-            f'<text x="{left - 8}" y="{y}" dy="4" text-anchor="end">{_number(tick, percent)}</text>'
-        )
-    for tick in x_axis.ticks:
-        yield (
-            f'<text x="{x_axis.pixel(tick):.1f}" y="{bottom + 18}" text-anchor="middle">'
-            f"{_number(tick)}</text>"
-        )
-    yield f'<line class="axis" x1="{left}" x2="{right}" y1="{bottom}" y2="{bottom}"/>'
-    yield (
-        f'<text x="{(left + right) / 2}" y="{CHART["height"] - 6}" text-anchor="middle">'
-        f"{escape(x_label)}</text>"
-    )
+    Args:
+        maps: float `[n, h, w]`.
+        columns: maps per row; the last row may be shorter.
+        label: description for readers who cannot see them.
+        low: value of the darkest color.
+        high: value of the brightest color.
+        bar: whether a bar shows the colors of the values.
+    """
+    rows = -(-len(maps) // columns)
+    height, width = maps.shape[1:]
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure((5.4, 5.0 * rows * height / (columns * width)), layout="compressed")
+        figure.get_layout_engine().set(w_pad=0.02, h_pad=0.02, wspace=0, hspace=0)
+        axes = figure.subplots(rows, columns, squeeze=False)
+        for axis in axes.flat:
+            axis.set_axis_off()
+        for axis, values in zip(axes.flat, maps, strict=False):
+            image = axis.imshow(values, vmin=low, vmax=high, interpolation="none")
+        if bar:
+            figure.colorbar(image, ax=axes, ticks=[low, (low + high) / 2, high], aspect=30)
+        return _chart(figure, label)
 
 
-def _curve(number, series, x_axis, y_axis, x_label, percent):
-    """A line through the points, and for each point a circle with its values as the title."""
-    points = [(x_axis.pixel(x), y_axis.pixel(y)) for x, y in zip(series.x, series.y, strict=True)]
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    yield f'<polyline class="curve c{number}" points="{path}"/>'
-    for (x, y), step, value in zip(points, series.x, series.y, strict=True):
-        yield (
-            f'<circle class="p{number}" cx="{x:.1f}" cy="{y:.1f}" r="3"><title>'
-            f"{escape(series.name)}, {escape(x_label)} {_number(step)}: {_number(value, percent)}"
-            "</title></circle>"
-        )
+def colors(values):
+    """The colors of `heat_maps`, float `[..., 4]` in [0, 1], of values in [0, 1]."""
+    return matplotlib.colormaps["viridis"](values)
 
 
-def _check_series(series):
-    if not 1 <= len(series) <= MAX_SERIES:
-        raise ValueError(f"A chart holds 1 to {MAX_SERIES} series. Received: {len(series)}.")
-    for one in series:
-        if not len(one.x) or len(one.x) != len(one.y):
-            raise ValueError(
-                f"Series {one.name!r} needs as many x as y, at least one. Received: {len(one.x)} "
-                f"and {len(one.y)}."
-            )
-        if not all(map(math.isfinite, [*one.x, *one.y])):
-            raise ValueError(f"Series {one.name!r} has a value that is not finite.")
-
-
-def _ticks(values):
-    """4 to 8 round numbers whose first and last enclose the values."""
-    low, high = min(values), max(values)
-    if low == high:
-        low, high = low - 0.5, high + 0.5
-    power = 10.0 ** math.floor(math.log10((high - low) / 5))
-    step = next(m * power for m in (1, 2, 2.5, 5, 10) if (high - low) / (m * power) <= 6)
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [round(index * step, 12) for index in range(first, last + 1)]
-
-
-def _number(value, percent=False):
-    if percent:
-        return f"{100 * value:.4g}%"
-    return f"{value:,.0f}" if value == int(value) else f"{value:.4g}"
+def _chart(figure, label):
+    file = io.StringIO()
+    # Parts that are used again have hashes as names: equal only if the parts are.
+    with matplotlib.rc_context({"svg.hashsalt": label}):
+        figure.savefig(file, format="svg", transparent=True)
+    # The head has addresses of XML name spaces and a style for the whole page.
+    svg = file.getvalue().partition("</defs>")[2].rpartition("</svg>")[0]
+    # Names of groups, which nothing uses, would appear in every chart of a page.
+    svg = re.sub(r'<g id="[^"]*"', "<g", svg)
+    for color, variable in _VARIABLES.items():
+        svg = svg.replace(color, f"var(--{variable})")
+    width, height = 72 * figure.get_size_inches()
+    return Chart(label=label, width=width, height=height, elements=svg)

@@ -8,14 +8,11 @@ import tensorflow as tf
 from pipelines.data import pipeline
 from pipelines.data.bad_images import INPUT_ERRORS, explain_input_error
 from pipelines.data.order import EvalBatches
-from pipelines.reports.html_page import page, section
-from pipelines.reports.pictures import picture_table
+from pipelines.reports.html_page import write_page
 from pipelines.reports.tensorboard import VALIDATION
-from vit_tf.files.atomic_file import write_atomically
 
 _IMAGES = 8
 _TAG = "masked patches"
-_WIDTH = 96  # Width of a picture on the page, in CSS pixels.
 _GAP = 2  # Pixels between two pictures in TensorBoard.
 
 
@@ -84,10 +81,6 @@ class Reconstructions:
             path: the file.
             run: the training in a line.
         """
-        rows = [(name, list(values)) for name, values in self.draw().items()]
-        text = page(
-            "Masked patch prediction",
-            run,
-            section("Reconstructions", self._task.explanation(), picture_table(rows, _WIDTH)),
-        )
-        write_atomically(path, lambda file: file.write(text.encode("utf-8")))
+        rows = self.draw().items()
+        explanation = self._task.explanation()
+        write_page(path, "reconstructions.html", lead=run, explanation=explanation, rows=rows)

@@ -1,8 +1,8 @@
 """The checks of the demo: measured numbers with expected values."""
 
-import numpy as np
+import dataclasses
 
-from pipelines.reports.html_page import Check
+import numpy as np
 
 MIN_ACCURACY = 0.95
 # Largest difference between a served probability and the model's.
@@ -10,6 +10,16 @@ MAX_DIFFERENCE = 1e-5
 # Largest difference between the sum of a softmax and 1.
 MAX_SUM_ERROR = 1e-5
 MAX_MINUTES = 5.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Check:
+    """A number of the run and its expected value; `passed=None` means that it is only shown."""
+
+    name: str
+    value: str
+    expected: str = ""
+    passed: bool | None = None
 
 
 def accuracy_checks(means, num_examples, right, expected, served):

@@ -1,6 +1,7 @@
 """Mean average precision over a whole data set, for multi-label evaluation."""
 
 import numpy as np
+from sklearn.metrics import average_precision_score
 
 
 def score_bytes(num_examples, num_classes):
@@ -60,16 +61,14 @@ def average_precision(scores, positives):
     """The mean over the positives of the precision at their rank (docs/paper.md F.8).
 
     Args:
-        scores: float `[n]`, of one class.
+        scores: float `[n]`, of one class; infinite values are allowed.
         positives: integers `[p]`, the images that have the class; at least one.
 
     Returns:
-        float, as `average_precision_score` of scikit-learn: equal scores share the last rank.
+        float; equal scores share the last rank.
     """
-    thresholds = np.sort(scores[positives])
-    # For each threshold, the number of scores that reach it.
-    below = np.searchsorted(thresholds, scores, side="right")
-    reached = np.bincount(below, minlength=len(thresholds) + 1)[::-1].cumsum()[::-1][1:]
-    # Equal thresholds are reached by the same positives.
-    first = np.searchsorted(thresholds, thresholds, side="left")
-    return np.mean((len(thresholds) - first) / reached[first])
+    # `average_precision_score` refuses infinite scores; ranks are in the same order.
+    ranks = np.unique(scores, return_inverse=True)[1]
+    is_positive = np.zeros(len(scores), bool)
+    is_positive[positives] = True
+    return average_precision_score(is_positive, ranks)

@@ -1,30 +1,12 @@
-"""Filters, positions and attention of a Vision Transformer, as arrays and pictures (section 4.5).
+"""Filters, positions and attention of a Vision Transformer, as arrays (paper, section 4.5).
 
 All functions compute on NumPy arrays that were taken from a model; none of them runs a model.
-The pictures are float arrays in [0, 1], `[h, w]` gray or `[h, w, 3]` RGB.
 
 Shapes: `P` patch side in pixels, `C` channels, `D` width, `T` prefix tokens, `N = rows * columns`
 patches in row-major order.
 """
 
 import numpy as np
-import tensorflow as tf
-
-# Nine evenly spaced colors of matplotlib's viridis. Its lightness is monotonic, so that pictures
-# are readable in gray print and for color-blind people.
-_VIRIDIS = np.array(
-    [
-        (0x44, 0x01, 0x54),
-        (0x47, 0x2D, 0x7B),
-        (0x3B, 0x52, 0x8B),
-        (0x2C, 0x72, 0x8E),
-        (0x21, 0x91, 0x8C),
-        (0x28, 0xAE, 0x80),
-        (0x5E, 0xC9, 0x62),
-        (0xAD, 0xDC, 0x30),
-        (0xFD, 0xE7, 0x25),
-    ]
-) / 255.0  # fmt: skip
 
 
 def filter_components(kernel, count=28):
@@ -116,76 +98,6 @@ def to_unit_range(values, axis=None):
     values = np.asarray(values, np.float64)
     low, high = (f(values, axis=axis, keepdims=True) for f in (np.min, np.max))
     return np.divide(values - low, high - low, out=np.zeros_like(values), where=high > low)
-
-
-def tile(images, columns, gap=1, fill=1.0):
-    """Puts equal-sized images side by side, row after row.
-
-    Args:
-        images: `[n, h, w]` or `[n, h, w, C]`, `n` at least 1.
-        columns: images per row; the last row may be shorter.
-        gap: pixels between neighbors.
-        fill: value of gaps and of empty places.
-
-    Returns:
-        `[R * (h + gap) - gap, columns * (w + gap) - gap]`, followed by `C` if the images have it,
-        for `R` rows of images; same dtype as `images`.
-
-    Raises:
-        ValueError: if there is no image, or `columns` is below 1.
-    """
-    images = np.asarray(images)
-    if images.ndim not in (3, 4) or not len(images) or columns < 1:
-        raise ValueError(
-            f"Expected images [n, h, w] or [n, h, w, C] and at least one column. Received: shape "
-            f"{images.shape}, columns={columns}."
-        )
-    height, width = (side + gap for side in images.shape[1:3])
-    rows = -(-len(images) // columns)
-    sheet = np.full((rows * height, columns * width, *images.shape[3:]), fill, images.dtype)
-    for index, image in enumerate(images):
-        top, left = index // columns * height, index % columns * width
-        sheet[top : top + height - gap, left : left + width - gap] = image
-    return sheet[: rows * height - gap, : columns * width - gap]
-
-
-def colorize(values):
-    """Maps [0, 1] to colors from dark violet (0) over green to yellow (1).
-
-    Args:
-        values: float array of any shape; values outside [0, 1] get the color of the nearer end.
-
-    Returns:
-        float64 of that shape with a last axis of 3, RGB in [0, 1].
-    """
-    values = np.asarray(values, np.float64)
-    stops = np.linspace(0, 1, len(_VIRIDIS))
-    return np.stack([np.interp(values, stops, channel) for channel in _VIRIDIS.T], axis=-1)
-
-
-def encode_png(image):
-    """The bytes of a PNG file.
-
-    Args:
-        image: uint8, or floating in [0, 1] (values outside are clipped), `[h, w]` or `[h, w, C]`
-            with 1 (gray), 3 (RGB) or 4 (RGBA) channels.
-
-    Raises:
-        ValueError: if the image has another shape or dtype, or a value is NaN.
-    """
-    image = np.asarray(image)
-    shape = image.shape
-    if image.ndim == 2:
-        image = image[..., None]
-    if image.ndim != 3 or image.shape[-1] not in (1, 3, 4) or not image.size:
-        raise ValueError(f"Expected [h, w] or [h, w, 1, 3 or 4]. Received: shape {shape}.")
-    if np.issubdtype(image.dtype, np.floating):
-        if np.isnan(image).any():
-            raise ValueError("Expected values in [0, 1]. Received: NaN.")
-        image = np.round(np.clip(image, 0, 1) * 255).astype(np.uint8)
-    if image.dtype != np.uint8:
-        raise ValueError(f"Expected uint8, or floats in [0, 1]. Received: {image.dtype}.")
-    return tf.io.encode_png(image).numpy()
 
 
 def _drop_prefix(tokens, grid, num_prefix_tokens, axis):

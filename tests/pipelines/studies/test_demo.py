@@ -1,6 +1,5 @@
 """The demo: its checks can fail, it changes only its own files, and it runs completely."""
 
-import html
 import json
 import os
 import shlex
@@ -18,6 +17,7 @@ from pipelines.runs import strategies
 from pipelines.runs.workdir import Workdir
 from pipelines.studies import demo_checks, demo_page, demo_stages
 from tests.pipelines.process import assert_user_error
+from tests.pipelines.reports.parsed_page import ParsedPage
 
 # Too few steps to learn; the output of the demo must still be complete.
 SHORT = ("train.steps=4", "schedule.warmup_steps=1", "train.batch_size=16")
@@ -115,17 +115,49 @@ class TestExamplesToShow:
 class TestHostileText:
     """Names of a user's files appear in the page as text, and in shell commands as one word."""
 
-    def test_labels(self):
+    labels = ("<script>alert(1)</script>", "\"' onload='x' & <b>")
+
+    def test_labels(self, tmp_path):
+        """In the whole page of a run with two classes."""
+        demo_page.write(tmp_path / "report.html", self._results(tmp_path))
+        text = (tmp_path / "report.html").read_text(encoding="utf-8")
+        page = ParsedPage(text)
+        page.check_self_contained()
+        assert "<script" not in text and "& <b>" not in text
+        assert page.text("h2")[0] == "What was done" and page.text("h2")[-1] == "What to run next"
+        assert page.text("span").count(self.labels[0]) == 4  # Two names, each with a bar.
+        assert page.text("span").count(self.labels[1]) == 2
+        alt = f"a {self.labels[1]}, classified as {self.labels[0]}"
+        assert len(page.all("img", alt=alt)) == 1
+        # Two examples, a row of images, one of the layer, and one of their product.
+        assert len(page.all("img")) == 2 + 3 * 2 and len(page.all("svg")) == 4
+
+    def _results(self, path):
+        model = vit_tf.create_model("ViT-Ti/16", image_size=32, layers=1, num_classes=2)
+        pretraining, finetuning = demo_stages.recipes(path)
         images = [tf.io.encode_png(np.zeros([4, 4, 3], np.uint8)).numpy()] * 2
-        labels = ("<script>alert(1)</script>", "\"' onload='x' & <b>")
-        results = types.SimpleNamespace(
-            labels=labels,
+        values = {"loss": 1.0, "eval_accuracy": 0.5, "images_per_second": 10.0}
+        metrics = [{"step": step, **values} for step in (1, 2)]
+        probabilities = np.array([[0.9, 0.1], [0.8, 0.2]])
+        means = {"accuracy": 0.5, "examples": 2}
+        checks = demo_checks.accuracy_checks(means, 2, 1, probabilities, probabilities)
+        checks += demo_checks.model_checks(model, np.full((2, 1, 3, 5), 0.2))
+        stages = ("pre-training", "fine-tuning", "evaluating", "exporting", "serving")
+        return demo_page.DemoResults(
+            pretraining=pretraining,
+            finetuning=finetuning,
+            pretraining_metrics=metrics,
+            finetuning_metrics=metrics,
+            model=model,
+            export=types.SimpleNamespace(size=1000),
+            labels=self.labels,
             examples=Examples(images, np.array([0, 1]), np.arange(2)),
-            probabilities=np.array([[0.9, 0.1], [0.8, 0.2]]),
+            probabilities=probabilities,
+            inputs=np.zeros([2, 32, 32, 3], np.float32),
+            attention=np.full([2, 1, 2, 2], 0.2),
+            checks=checks,
+            seconds=dict.fromkeys(stages, 1.0),
         )
-        page = demo_page._predictions(results)
-        assert "<script" not in page and "<b>" not in page
-        assert page.count(html.escape(labels[1])) >= 4  # text, attribute, and two bars
 
     @pytest.mark.parametrize("name", ["my runs", "a'b", 'a"b & <c>', "$(touch x)"])
     def test_paths_in_commands(self, name):
@@ -232,9 +264,10 @@ def test_runs_from_end_to_end(tmp_path, logged):
         "Next commands",
     ):
         assert heading in text
-    # At most 16 examples, two sheets, and ten columns: the image, each layer, and their product.
+    # At most 16 examples, and ten columns: the image, each layer, and their product.
     layers = Workdir(tmp_path / "finetune").read_experiment().model.config(10).layers
-    assert 2 + 10 * (layers + 2) < text.count("<img") <= 16 + 2 + 10 * (layers + 2)
+    assert 10 * (layers + 2) < text.count("<img") <= 16 + 10 * (layers + 2)
+    assert text.count('<svg class="chart"') == 4
     assert "http:" not in text and "https:" not in text
 
     demo_stages.prepare_directory(tmp_path)
