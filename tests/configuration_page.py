@@ -108,9 +108,11 @@ def page() -> str:
     recipes = sorted(
         (f"`{name}`", inspect.getdoc(recipe).split("\n")[0]) for name, recipe in RECIPES.items()
     )
-    parts.append(f"\n## Recipes\n\nWhat `--experiment` takes.\n\n{_table(['name', ''], recipes)}")
+    parts.append(
+        f"\n## Recipes\n\nThe names that `--experiment` takes.\n\n{_table(['name', ''], recipes)}"
+    )
     names = ", ".join(f"`{name}`" for name in VARIANTS)
-    parts.append(f"\n## Names of models\n\nWhat `model.name` takes.\n\n{names}\n")
+    parts.append(f"\n## Names of models\n\nThe names that `model.name` takes.\n\n{names}\n")
     return "".join(parts)
 
 

@@ -17,7 +17,7 @@ class FewShot:
             data.train_split, also if the run trains on a part of it; else as in data.
         eval_split: its split for the test features, as train_split.
         shots: numbers of training images of each class.
-        l2: strength of the regularisation.
+        l2: strength of the regularization.
         seeds: number of selections of training images; the result is their mean.
     """
 

@@ -24,7 +24,7 @@ class AxialResNetConfig(Stages, ModelConfig):
         head_bias: initial value of the head's bias; -10 for sigmoid pre-training on ImageNet-21k.
         pixel_mean, pixel_deviation: for each color, the root reads (v - mean) / deviation, where v
             is 0 to 1. With 0.5 this is the model's input in [-1, 1] itself.
-        norm: "batch" normalises over the batch, as published; "group" each image alone, which also
+        norm: "batch" normalizes over the batch, as published; "group" each image alone, which also
             works with gradient accumulation.
         batch_norm_epsilon: added to the variance in every BatchNorm.
         batch_norm_momentum: share of the old value in each update of the moving averages.

@@ -8,7 +8,7 @@ from vit_tf.config.checks import check_choice, check_float, check_int, height_wi
 from vit_tf.config.model_config import Config, ModelConfig
 from vit_tf.config.spatial import PATCH, SPATIAL
 
-# Every ResNet here normalises groups of channels: 32 groups, whatever the width.
+# Every ResNet here normalizes groups of channels: 32 groups, whatever the width.
 GROUPS = 32
 
 
@@ -96,8 +96,8 @@ class StemConfig(_StandardizedStages, Config):
             halve the sides.
         width: multiplies the channels: 64 in the root, 256 * 2^i after stage i.
         group_norm_epsilon: added to the variance in every GroupNorm.
-        variance_epsilon: added to the variance in the standardisation of kernels.
-        deviation_epsilon: added to the standard deviation in the standardisation of kernels.
+        variance_epsilon: added to the variance in the standardization of kernels.
+        deviation_epsilon: added to the standard deviation in the standardization of kernels.
 
     Raises:
         ValueError: for a value that is out of range.
@@ -138,8 +138,8 @@ class ResNetConfig(_StandardizedStages, ModelConfig):
         num_classes: number of logits K; 0 builds no head and the model returns the pooled features.
         head_bias: initial value of the head's bias; -10 for sigmoid pre-training on ImageNet-21k.
         group_norm_epsilon: added to the variance in every GroupNorm.
-        variance_epsilon: added to the variance in the standardisation of kernels.
-        deviation_epsilon: added to the standard deviation in the standardisation of kernels.
+        variance_epsilon: added to the variance in the standardization of kernels.
+        deviation_epsilon: added to the standard deviation in the standardization of kernels.
         spatial: what each unit has between its two 1 x 1 convolutions: a 3 x 3 "convolution",
             attention that is "local_1d", "local_2d", "stand_alone", "sparse" or "full", or an
             "augmented" convolution. "augmented" leaves the first stage as it is; "full" also has a

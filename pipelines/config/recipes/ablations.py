@@ -15,7 +15,7 @@ from pipelines.config.schedule import Schedule
 
 
 def regularisation_search() -> Experiment:
-    """ViT-B/16 on ImageNet, 99 % of it, to search its regularisation.
+    """ViT-B/16 on ImageNet, 99 % of it, to search its regularization.
 
     Source: the paper, section 4.3, tunes these three for ImageNet and ImageNet-21k. It prints the
         chosen values of the first two (table 3) and no grid; the grid below contains them. 300

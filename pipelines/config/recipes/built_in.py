@@ -39,7 +39,7 @@ def digits() -> Experiment:
 
 
 def shapes() -> Experiment:
-    """A small ResNet on 64 x 64 drawings of eight shapes in colour.
+    """A small ResNet on 64 x 64 drawings of eight shapes in color.
 
     Source: this project. 800 steps of 50 images are 8 epochs of the 5,000 images, which are drawn
         when the recipe first runs.
