@@ -109,10 +109,10 @@ def page() -> str:
         (f"`{name}`", inspect.getdoc(recipe).split("\n")[0]) for name, recipe in RECIPES.items()
     )
     parts.append(
-        f"\n## Recipes\n\nThe names that `--experiment` takes.\n\n{_table(['name', ''], recipes)}"
+        f"\n## Recipes\n\nNames for `--experiment`.\n\n{_table(['name', ''], recipes)}"
     )
     names = ", ".join(f"`{name}`" for name in VARIANTS)
-    parts.append(f"\n## Names of models\n\nThe names that `model.name` takes.\n\n{names}\n")
+    parts.append(f"\n## Names of models\n\nNames for `model.name`.\n\n{names}\n")
     return "".join(parts)
 
 

@@ -26,7 +26,7 @@ FIELDS = {
     "mlp_size": 192,
     "heads": 4,
 }
-PIXELS, SCALE, GAP = (1200, 400), 3, 8  # Each pixel of an image is SCALE x SCALE of the picture.
+PIXELS, SCALE, GAP = (1260, 390), 3, 8  # Each pixel of an image is SCALE x SCALE of the picture.
 
 
 def classify(model, images):
