@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 import vit_tf
 from pipelines.data.builtin import shape_images, shapes
 
-SIZE, IMAGES, SURE = 64, 2000, 0.95
+SIZE, IMAGES, SURE = 64, 2000, 0.99
 NAME = "R26+ViT-S/32"
 FIELDS = {
     "stem": {"stage_depths": (1,), "width": 0.5},
@@ -30,9 +30,9 @@ PIXELS, SCALE, GAP = (1260, 390), 3, 8  # Each pixel of an image is SCALE x SCAL
 
 
 def classify(model, images):
-    """Probabilities `[B, K]`, and attention of the class token in the last layer `[B, rows, cols]`.
+    """Probabilities `[B, K]`, and the attention of the class token `[B, rows, columns]`.
 
-    The attention is the mean over the heads.
+    The attention is the mean over all layers and heads.
     """
     probabilities, attention = [], []
     for first in range(0, len(images), 100):
@@ -40,7 +40,8 @@ def classify(model, images):
         logits = np.asarray(model.classify(features), np.float64)
         exponentials = np.exp(logits - logits.max(-1, keepdims=True))
         probabilities.append(exponentials / exponentials.sum(-1, keepdims=True))
-        rows = np.asarray(taps[-1]["class_row"]).mean(1)[:, model.num_prefix_tokens :]
+        rows = np.mean([block["class_row"] for block in taps], axis=(0, 2))
+        rows = rows[:, model.num_prefix_tokens :]
         attention.append(rows.reshape(-1, *model.grid))
     return np.concatenate(probabilities), np.concatenate(attention)
 
@@ -74,15 +75,17 @@ def draw(images, attention, probabilities, path):
         x = left + i * (panel + left)
         for offset, title in ((0, "image"), (side + GAP // 2, "attention")):
             axis = axes(x + offset, 34, side, side)
-            shown = image if title == "image" else image.mean(-1)
+            shown = image if title == "image" else 0.4 * image.mean(-1)
             axis.imshow(shown, cmap="gray", vmin=0, vmax=255)
             axis.set_title(title, fontsize=13, loc="left", pad=5)
             axis.set_axis_off()
         patch = SIZE // len(weights)
-        enlarged = np.kron(weights / weights.max(), np.ones((patch, patch)))
-        axis.imshow(enlarged, cmap="inferno", alpha=0.3 + 0.6 * enlarged, vmin=0, vmax=1)
+        # The largest 2 % have the same color, so that one patch does not hide the others.
+        scaled = np.minimum(weights / np.quantile(weights, 0.98), 1)
+        enlarged = np.kron(scaled, np.ones((patch, patch)))
+        axis.imshow(enlarged, cmap="inferno", alpha=0.9 * enlarged, vmin=0, vmax=1.1)
         best = np.argsort(-row)[:3]
-        axis = axes(x + 100, 34 + side + 14, panel - 170, 132)
+        axis = axes(x + 126, 34 + side + 14, panel - 200, 132)
         axis.barh(range(3), row[best], color=["#2563b0", "#b8c4d6", "#b8c4d6"], height=0.62)
         axis.set_yticks(range(3), [shape_images.KINDS[k] for k in best], fontsize=17)
         for y, k in enumerate(best):
