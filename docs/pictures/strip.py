@@ -3,8 +3,9 @@
 usage: python -m docs.pictures.strip WEIGHTS [PICTURE]
 
 WEIGHTS is the `final.npz` of the run that docs/model_card.md describes. The images are from the
-test split of `shapes`, which no run trains on. Of the images that the model classifies correctly
-with a probability of at least `SURE`, it takes the first three that differ in shape and color.
+test split of `shapes`, which no run trains on. The picture has the first three images that
+differ in shape and color, and that the model classifies correctly with a probability of at least
+`SURE`.
 Prints the accuracy on the first `IMAGES` test images, and which ones were taken.
 """
 
