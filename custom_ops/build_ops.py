@@ -9,7 +9,8 @@ other than g++. With a CUDA toolkit the kernels for GPUs are built too, and the 
 these: `custom_ops/building/toolkit.py` says how to choose. If they cannot be built, a line says why
 and the rest is built, unless the environment demands them. Sources and flags are listed in
 `sources.bzl`, which Bazel reads too. Only changed sources are compiled again: object files are kept
-in `build/ops` of a checkout, else in the user's cache folder.
+in `build/ops` of a checkout, else in the user's cache folder. The terminal shows a line per phase;
+`setup.log` beside that folder gets a line per file and the registers of the kernels for GPUs.
 """
 
 import dataclasses
@@ -58,7 +59,7 @@ class _Job:
         modules: folder of the Python modules.
         compiler: for C++.
         target: the answer of `probe`.
-        say: called with lines of progress.
+        say: called with a line per phase.
     """
 
     library: pathlib.Path
@@ -75,7 +76,7 @@ def build(library=None, modules=None, say=print):
         library: file to write the op library to, None for the one in this package. It is written
             atomically. The library for XLA is written beside it.
         modules: folder for the Python modules, None for this package.
-        say: called with lines of progress.
+        say: called with a line per phase.
 
     Returns:
         List of the paths written.
@@ -153,11 +154,11 @@ def _build(job, cuda):
     for_gpus = [*units["cuda"], *units["cuda_ops"], *units["cuda_module"]]
     # The kernels for GPUs and the first one of these take longest to compile.
     wanted = [*units["cuda"], *for_xla, *(unit for p in products for unit in p.units)]
+    wanted = list(dict.fromkeys(wanted))
     # Kernels that are demanded end the build as soon as one fails.
     optional = for_xla if toolkit.demanded() else [*for_xla, *for_gpus]
-    compiled, errors = objects.compile_units(
-        job.compiler, list(dict.fromkeys(wanted)), stamp, job.say, optional
-    )
+    job.say(f"ops: compiling what changed of {len(wanted)} files; details in {objects.log()}")
+    compiled, errors = objects.compile_units(job.compiler, wanted, stamp, optional)
     if failed := [errors[unit] for unit in for_gpus if unit in errors]:
         raise toolkit.cuda_error(failed[0])
     written = []
@@ -165,7 +166,6 @@ def _build(job, cuda):
     def link(product):
         files = [compiled[unit] for unit in product.units]
         objects.link(job.compiler, files, product.flags, product.path, stamp.parent)
-        job.say(f"ops: wrote {product.path} after {time.monotonic() - start:.0f} s")
         written.append(product.path)
 
     # Until all is written the record belongs to other files.
@@ -183,6 +183,8 @@ def _build(job, cuda):
     if tensorflow:
         failed = [errors[unit] for unit in for_xla if unit in errors]
         _link_for_xla(link, job.library, xla, failed, job.say)
+    paths = ", ".join(map(str, written))
+    job.say(f"ops: wrote {paths} after {time.monotonic() - start:.0f} s")
     return written
 
 
@@ -191,7 +193,7 @@ def build_cuda_module(folder=None, say=print):
 
     Args:
         folder: where to write it, None for this package.
-        say: called with lines of progress.
+        say: called with a line per phase.
 
     Returns:
         The path written.
@@ -213,7 +215,8 @@ def build_cuda_module(folder=None, say=print):
         raise BuildError(f"The module _vit_cuda needs pybind11: {sys.executable} -m pip install it")
     [product] = found
     stamp = _write_stamp(objects.cache(), target, compiler, cuda)
-    compiled, _ = objects.compile_units(compiler, product.units, stamp, say)
+    say(f"ops: compiling what changed of {len(product.units)} files; details in {objects.log()}")
+    compiled, _ = objects.compile_units(compiler, product.units, stamp)
     files = [compiled[unit] for unit in product.units]
     objects.link(compiler, files, product.flags, product.path, stamp.parent)
     return product.path

@@ -108,9 +108,9 @@ def page() -> str:
     recipes = sorted(
         (f"`{name}`", inspect.getdoc(recipe).split("\n")[0]) for name, recipe in RECIPES.items()
     )
-    parts.append(f"\n## Recipes\n\nWhat `--experiment` takes.\n\n{_table(['name', ''], recipes)}")
+    parts.append(f"\n## Recipes\n\nNames for `--experiment`.\n\n{_table(['name', ''], recipes)}")
     names = ", ".join(f"`{name}`" for name in VARIANTS)
-    parts.append(f"\n## Names of models\n\nWhat `model.name` takes.\n\n{names}\n")
+    parts.append(f"\n## Names of models\n\nNames for `model.name`.\n\n{names}\n")
     return "".join(parts)
 
 

@@ -30,14 +30,18 @@ def cache():
     return folder
 
 
-def compile_units(compiler, units, stamp, say, optional=()):
-    """Compiles the units whose object files the cache does not have.
+def log():
+    """The file with the details of all builds: of the checkout, else of the user."""
+    return cache().parent / "setup.log"
+
+
+def compile_units(compiler, units, stamp, optional=()):
+    """Compiles the units whose object files the cache does not have; appends to `log()`.
 
     Args:
         compiler: a `Compiler`, for units that have no other.
         units: a list of `Unit`.
         stamp: folder that holds `custom_ops/build_stamp.h`. The cache is the folder around it.
-        say: called with lines of progress.
         optional: units that may fail.
 
     Returns:
@@ -59,7 +63,7 @@ def compile_units(compiler, units, stamp, say, optional=()):
             for i, future in enumerate(concurrent.futures.as_completed(running)):
                 unit = running[future]
                 try:
-                    say(f"ops: {i + 1:2}/{len(missing)} {unit.name} {future.result():.0f} s")
+                    _note(f"{i + 1:2}/{len(missing)} {unit.name} {future.result():.0f} s")
                 except BuildError as error:
                     if unit not in optional:
                         raise
@@ -75,8 +79,13 @@ def compile_units(compiler, units, stamp, say, optional=()):
     if kernels and not errors.keys() & kernels:
         lines = _report_kernels(stamp.parent, [files[unit] for unit in kernels])
         for line in lines if any(unit.compiler for unit in missing) else ():
-            say(f"ops: nvcc: {line}")
+            _note(f"nvcc: {line}")
     return files, errors
+
+
+def _note(line):
+    with log().open("a", encoding="utf-8") as file:
+        file.write(f"ops: {line}\n")
 
 
 def _is_there(unit, file):

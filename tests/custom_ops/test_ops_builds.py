@@ -10,16 +10,29 @@ import pytest
 from custom_ops import build_ops, build_plan, library_file
 from custom_ops.build_plan import BuildError
 from custom_ops.building import objects
-from tests.custom_ops.tiny_package import ALL, LISTS
+from tests.custom_ops.tiny_package import ALL, LISTS, build, log
 
 
 def compiled(folder):
     """Builds, and returns the names of the units that were compiled."""
+    units, lines = build(folder)
+    paths = [folder / library_file.NAME, folder / "_vit_kernels.abi.so"]
+    assert [x for x in lines if x.startswith(f"ops: wrote {paths[0]}, {paths[1]} after ")]
+    assert all(path.is_file() for path in paths)
+    return units
+
+
+@pytest.mark.process
+def test_the_terminal_shows_a_line_per_phase_and_a_file_the_rest(package):
+    folder, _ = package
+    log(folder).parent.mkdir()
+    log(folder).write_text("of pip\n")
     lines = []
-    written = build_ops.build(folder / library_file.NAME, folder, lines.append)
-    assert [path.name for path in written] == [library_file.NAME, "_vit_kernels.abi.so"]
-    assert all(path.is_file() for path in written)
-    return sorted(line.split()[2] for line in lines if "/" in line.split()[1])
+    build_ops.build(folder / library_file.NAME, folder, lines.append)
+    assert [line.split()[1] for line in lines] == ["g++", "compiling", "no", "wrote", "no"]
+    assert f"{len(ALL)} files; details in {log(folder)}" in lines[1]
+    first, *rest = log(folder).read_text().splitlines()
+    assert first == "of pip" and sorted(line.split()[2] for line in rest) == ALL
 
 
 @pytest.mark.process
@@ -143,9 +156,7 @@ def test_the_library_for_xla_is_optional(package):
         assert lines() == ([], True)
         assert library_file.why_not_built(folder / "_vit_ops_xla.so") is None
     (folder / "xla/x.h").write_text("// changed")
-    said = []
-    build_ops.build(folder / library_file.NAME, folder, said.append)
-    assert sorted(line.split()[2] for line in said if "/" in line.split()[1]) == ["tf_op", "xla_x"]
+    assert build(folder)[0] == ["tf_op", "xla_x"]
     target["tensorflow"]["xla"] = None
     [line], exists = lines()
     assert "this TensorFlow has no headers" in line and not exists

@@ -31,7 +31,7 @@ def compile_kernels(cuda, folder):
     """Compiles what the cache lacks; checks what nvcc said, and returns the object files."""
     compiler = build_plan.find_compiler()
     units = build_plan.plan({}, compiler, cuda)["cuda"]
-    files, _ = objects.compile_units(compiler, units, folder / "no_stamp", print)
+    files, _ = objects.compile_units(compiler, units, folder / "no_stamp")
     for unit in units:
         if unit.compiler:
             log = objects.log_of(files[unit]).read_text()

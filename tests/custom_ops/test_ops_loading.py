@@ -300,7 +300,7 @@ def test_a_newer_copy_adds_the_kernels_that_an_older_one_lacks(checkout, built, 
     # The object files are those of the library that is tested.
     stamp = build_ops._write_stamp(objects.cache(), target, compiler, None)
     wanted = [*older, *units["info"], *units["kernels"]]
-    compiled, _ = objects.compile_units(compiler, wanted, stamp, print)
+    compiled, _ = objects.compile_units(compiler, wanted, stamp)
     flags = [*build_plan.sources()["OP_LINKOPTS"], *target["tensorflow"]["link"]]
     path = checkout / "older.so"
     objects.link(compiler, list(compiled.values()), flags, path, stamp.parent)

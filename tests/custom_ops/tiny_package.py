@@ -77,11 +77,17 @@ def write(folder):
 
 
 def build(folder):
-    """Builds it; returns the names of the units that were compiled, sorted, and all other lines."""
+    """Builds it; returns the names of the units that were compiled, sorted, and what is said."""
     lines = []
+    log(folder).unlink(missing_ok=True)
     build_ops.build(folder / library_file.NAME, folder, lines.append)
-    units = [line.split()[2] for line in lines if "/" in line.split()[1]]
-    return sorted(units), [line for line in lines if "/" not in line.split()[1]]
+    found = log(folder).read_text().splitlines() if log(folder).exists() else []
+    return sorted(line.split()[2] for line in found if "/" in line.split()[1]), lines
+
+
+def log(folder):
+    """The file with what the terminal does not show."""
+    return folder.parent / "build" / "setup.log"
 
 
 # The units that need no CUDA.
