@@ -68,10 +68,10 @@ def run(
             "repeated for each assignment. See --help.",
         )
     _quiet_tensorflow()
-    # What such a run prints is its result.
+    # Then stdout holds only the result.
     if any(name in values and values[name].value for name in ("json", "dry_run")):
         logs_to = "stderr"
-    with attached(LineHandler(getattr(sys, logs_to))):
+    with attached(LineHandler(getattr(sys, logs_to)), propagate=False):
         _run(main, values, arguments, check_ops)
 
 

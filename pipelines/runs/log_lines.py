@@ -7,17 +7,25 @@ import time
 
 
 @contextlib.contextmanager
-def attached(handler):
-    """Lets a `logging.Handler` get what `pipelines` logs in a block, and yields it."""
+def attached(handler, propagate=True):
+    """Lets a `logging.Handler` get the messages of `pipelines` in a block, and yields it.
+
+    Args:
+        handler: the `logging.Handler`.
+        propagate: whether the handlers of the root logger get the messages too. Commands say no:
+            absl, which Orbit uses, adds one that would print each line again.
+    """
     logger = logging.getLogger("pipelines")
-    level = logger.level
+    before = logger.level, logger.propagate
     logger.setLevel(logging.INFO)
+    logger.propagate = propagate and logger.propagate
     logger.addHandler(handler)
     try:
         yield handler
     finally:
         logger.removeHandler(handler)
-        logger.setLevel(level)
+        logger.setLevel(before[0])
+        logger.propagate = before[1]
 
 
 class LineHandler(logging.StreamHandler):

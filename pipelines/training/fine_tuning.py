@@ -170,7 +170,7 @@ def _for_photos(base, initial, assignments, **known):
     return photos.photos(
         base,
         # GPUs run the reference, which stores the weights of attention.
-        image_bytes=cost.activation_bytes(config, 1, wanted.dtype, fused=False),
+        image_bytes=cost.activation_bytes(config, 1, wanted.dtype, compiled=False),
         splits=not config.uses_batch_statistics,
         pixels={name: getattr(stored, name) for name in photos.PIXEL_FIELDS if stored},
         **known,
