@@ -2,7 +2,7 @@
 
 Architecture and dtype are those of the initial model, the settings of training those of the recipe.
 A recipe for built-in data, such as the default `digits`, says nothing about photos: for them the
-recipe is `config/recipes/photos.py`. What the user assigns wins over all of these.
+recipe is `config/recipes/photos.py`. Assignments of the user win over all of these.
 """
 
 import contextlib

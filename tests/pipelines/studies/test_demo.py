@@ -124,7 +124,7 @@ class TestHostileText:
         page = ParsedPage(text)
         page.check_self_contained()
         assert "<script" not in text and "& <b>" not in text
-        assert page.text("h2")[0] == "What was done" and page.text("h2")[-1] == "What to run next"
+        assert page.text("h2")[0] == "Steps of the demo" and page.text("h2")[-1] == "Next commands"
         assert page.text("span").count(self.labels[0]) == 4  # Two names, each with a bar.
         assert page.text("span").count(self.labels[1]) == 2
         alt = f"a {self.labels[1]}, classified as {self.labels[0]}"

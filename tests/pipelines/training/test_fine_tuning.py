@@ -161,7 +161,7 @@ def test_settings_for_photos_are_those_of_the_paper(initial, photos):
 )
 def test_batches_fit_the_data_and_the_memory(examples, name, replicas, own, expected):
     config = override(Experiment(), [f"model.name={name}", "model.image_size=384"]).model
-    image_bytes = vit_tf.cost.activation_bytes(config.config(1), 1, fused=False)
+    image_bytes = vit_tf.cost.activation_bytes(config.config(1), 1, compiled=False)
     train = photos_recipe(
         Experiment(),
         examples=examples,
