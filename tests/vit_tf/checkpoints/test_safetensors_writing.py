@@ -46,23 +46,23 @@ def test_what_cannot_be_written(tmp_path, layout, config, reason):
 
 
 @pytest.mark.parametrize(
-    ("fields", "shapes", "reason"),
+    ("size", "labels", "shapes", "reason"),
     [
-        ({"image_size": (11, 15)}, {}, "the model reads"),
-        ({"labels": ("a", "b")}, {}, "2 labels for 5 classes"),
-        ({}, {"cls": (1, 1, 13)}, r"cls has shape \(1, 1, 13\), expected \(1, 1, 12\)"),
-        ({}, {"more": (3,)}, "more"),
+        ((11, 15), (), {}, "the model reads"),
+        ((11, 14), ("a", "b"), {}, "2 labels for 5 classes"),
+        ((11, 14), (), {"cls": (1, 1, 13)}, r"cls has shape \(1, 1, 13\), expected \(1, 1, 12\)"),
+        ((11, 14), (), {"more": (3,)}, "more"),
     ],
 )
 @pytest.mark.parametrize("layout", ["huggingface", "timm"])
-def test_arguments_that_do_not_fit(tmp_path, layout, fields, shapes, reason):
-    model = tiny.shared()
+def test_arguments_that_do_not_fit(tmp_path, layout, size, labels, shapes, reason):
+    model, classes = tiny.shared(), vit_tf.Classes(labels=labels)
     values = safetensors_models.arrays(model)
-    preprocessing = vit_tf.Preprocessing(**{"image_size": (11, 14)} | fields)
+    preprocessing = vit_tf.Preprocessing(image_size=size)
     shapes = {key: value.shape for key, value in values.items()} | shapes
     with pytest.raises(ValueError, match=reason):
         safetensors_models.write(
-            tmp_path / "new", layout, model.config, preprocessing, values.get, shapes
+            tmp_path / "new", layout, model.config, preprocessing, values.get, shapes, classes
         )
     assert not (tmp_path / "new").exists()
 
