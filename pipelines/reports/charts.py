@@ -22,6 +22,8 @@ _SOFT, _LINE, _GRID, *_CURVES = _VARIABLES
 _DASHES = ("-", "--", ":", "-.")
 # Most curves in one chart.
 MAX_CURVES = len(_CURVES)
+# How the name of a group begins whose rest is shown on hover: matplotlib has no titles.
+_TITLE = "title: "
 _STYLE = {
     "svg.fonttype": "none",
     "text.parse_math": False,
@@ -61,7 +63,7 @@ class Chart:
 
 
 def line_chart(curves, x_label, y_label, percent=False) -> Chart:
-    """Curves over one pair of axes, with a legend and a mark at each point.
+    """Curves over one pair of axes, with a legend; the mark of a point shows its values on hover.
 
     Args:
         curves: name -> `(x, y)`, sequences of equal length; at most `MAX_CURVES`.
@@ -76,8 +78,7 @@ def line_chart(curves, x_label, y_label, percent=False) -> Chart:
         figure = Figure((5.4, 3.0), layout="constrained")
         axes = figure.subplots()
         for index, (x, y) in enumerate(curves.values()):
-            color, dashes = _CURVES[index], _DASHES[index]
-            axes.plot(x, y, dashes, color=color, marker="o", markersize=3.5, clip_on=False)
+            axes.plot(x, y, _DASHES[index], color=_CURVES[index], clip_on=False)
         figure.legend(axes.lines, list(curves), loc="outside upper left", ncols=MAX_CURVES)
         axes.set_xlabel(x_label)
         axes.grid(axis="y")
@@ -87,6 +88,11 @@ def line_chart(curves, x_label, y_label, percent=False) -> Chart:
             axis.set_major_formatter(StrMethodFormatter("{x:,g}"))
         if percent:
             axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.4g}%")
+        write_x, write_y = (axis.get_major_formatter() for axis in (axes.xaxis, axes.yaxis))
+        for name, line in zip(curves, list(axes.lines), strict=True):
+            for x, y in line.get_xydata():
+                title = f"{_TITLE}{name}, {x_label} {write_x(x)}: {write_y(y)}"
+                axes.plot(x, y, "o", ms=3.5, color=line.get_color(), clip_on=False, gid=title)
         return _chart(figure, f"{y_label} over {x_label}")
 
 
@@ -128,6 +134,7 @@ def _chart(figure, label):
         figure.savefig(file, format="svg", transparent=True)
     # The head has addresses of XML name spaces and a style for the whole page.
     svg = file.getvalue().partition("</defs>")[2].rpartition("</svg>")[0]
+    svg = re.sub(rf'<g id="{_TITLE}([^"]*)"', r"<g><title>\1</title", svg)
     # Names of groups, which nothing uses, would appear in every chart of a page.
     svg = re.sub(r'<g id="[^"]*"', "<g", svg)
     for color, variable in _VARIABLES.items():

@@ -92,7 +92,8 @@ def test_the_shipped_model_the_cache_and_the_files(command, tmp_path, monkeypatc
     assert "+-" in lines[2] and "(k=20)" in lines[4]
     record = json.loads((tmp_path / "out/fewshot.json").read_text())
     page = (tmp_path / "out/fewshot.html").read_text()
-    assert page.count(">l2=") == 2 * 2 and "<td>2</td>" in page
+    # Names of curves and columns, and titles of the points at both numbers of shots.
+    assert page.count(">l2=") == 2 + 2 + 2 * 2 and "<td>2</td>" in page
     caches = [name for name in os.listdir(tmp_path / "out") if name.startswith("features-")]
     assert len(caches) == 2
 
@@ -105,7 +106,7 @@ def test_the_shipped_model_the_cache_and_the_files(command, tmp_path, monkeypatc
     assert (less["neighbors"], less["probe"], less["headline_l2"]) == ({}, None, 1)
     assert {row["standard_deviation"] for row in less["few_shot"]} == {None}
     page = (tmp_path / "out/fewshot.html").read_text()
-    assert page.count(">l2=") == 4 + 5 and "l2=5" in page
+    assert page.count(">l2=") == 4 + 5 + 4 * 2 and "l2=5" in page
     assert record["neighbors"] and record["probe"]["accuracy"] > 0.9
 
     (tmp_path / "out" / caches[0]).write_bytes(b"PK")

@@ -20,10 +20,10 @@ def _parsed(chart):
 
 
 def _points(chart, number):
-    """The marks of a curve, `[n, 2]`, without the one in the legend."""
+    """The marks of a curve, `[n, 2]`."""
     fill = f"fill: var(--s{number})"
     uses = [use for use in _parsed(chart).all("use") if use["style"].startswith(fill)]
-    return np.array([[float(use["x"]), float(use["y"])] for use in uses[:-1]])
+    return np.array([[float(use["x"]), float(use["y"])] for use in uses])
 
 
 def _ticks(chart):
@@ -61,6 +61,12 @@ def test_charts_name_their_curves_and_axes():
     texts = page.text("text")
     assert {"first", "$_2$ & <b>", "step", "50%", "100%"} <= set(texts)
     assert len(_points(chart, 1)) == len(_points(chart, 2)) == 2
+    assert page.text("title") == [
+        "first, step 1: 50%",
+        "first, step 2: 97.5%",
+        "$_2$ & <b>, step 1: 60%",
+        "$_2$ & <b>, step 3: 80%",
+    ]
 
 
 @pytest.mark.parametrize(
