@@ -69,8 +69,14 @@ def main(values, arguments):
         )
     show = print if values.dry_run else _log.info
     show("\n".join([asked.origin, *summary(experiment)]))
-    own = (values.grid, values.hold_out, values.seeds, replicas)
-    plan = make_plan(experiment, *own, asked.assignments.values)
+    plan = make_plan(
+        experiment,
+        values.grid,
+        values.hold_out,
+        values.seeds,
+        replicas,
+        asked.assignments.values,
+    )
     if values.dry_run:
         print("\n".join(sweep.describe(plan)))
         return

@@ -1,4 +1,4 @@
-"""Flags that several commands have. `cli.py` parses them and says what they mean."""
+"""Flags that several commands have. `command.py` parses them."""
 
 import typing
 

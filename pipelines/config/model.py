@@ -121,7 +121,7 @@ class Model:
         options = {
             name: changed_fields(variant, config)
             for name, variant in VARIANTS.items()
-            if type(variant) is type(config)
+            if variant.family == config.family
             # A section cannot remove a stem.
             and (getattr(config, "stem", None) or not getattr(variant, "stem", None))
         }

@@ -1,6 +1,6 @@
 """Choices that flags or several modules name. Those of one field are its own `Literal` type."""
 
-from typing import Literal
+from typing import Literal, get_args
 
 Strategy = Literal["auto", "one_device", "mirrored", "tpu"]
 # Weights of a run: the newest, their moving average, or those with the best evaluation.
@@ -10,12 +10,7 @@ Dtype = Literal["float32", "mixed_bfloat16", "mixed_float16"]
 # dtype of the images in batches.
 ImageDtype = Literal["float32", "uint8"]
 # Values of --precision -> policy.
-PRECISIONS = {
-    "float32": "float32",
-    "mixed_bfloat16": "mixed_bfloat16",
-    "mixed_float16": "mixed_float16",
-    "bfloat16": "mixed_bfloat16",
-}
+PRECISIONS = {name: name for name in get_args(Dtype)} | {"bfloat16": "mixed_bfloat16"}
 # Those that `vit_tf.pack_model` covers.
 PACKED_PRECISIONS = ("float32", "mixed_bfloat16", "bfloat16")
 # Instead of the name of a split: `data.sources.splits` chooses a split of the data set.

@@ -22,7 +22,7 @@ class Optimizer:
             "float32", or "bfloat16" to save 2 bytes per parameter. Updates are computed in float32.
         beta_1: decay of adamw's mean of the gradients.
         beta_2: decay of adamw's mean of the squared gradients.
-        epsilon: of adamw, added to the root of the bias-corrected mean of the squared gradients.
+        epsilon: adamw adds it to the root of the bias-corrected mean of the squared gradients.
         clip_norm: gradients with a larger global norm, after the sum over replicas, are scaled down
             to this norm; none turns clipping off.
         freeze: patterns of layers and variables that keep their values, such as

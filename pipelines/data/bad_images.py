@@ -102,7 +102,7 @@ class BadImages:
             if bad.name not in self._names:
                 self._names.add(bad.name)
                 self._write({"id": bad.id, "name": bad.name, "reason": bad.reason})
-                self._log(f"left out {bad.name} (id {bad.id}): {bad.reason}")
+                self._tell(f"left out {bad.name} (id {bad.id}): {bad.reason}")
 
     def record_slots(self, batches, slots):
         """Like `record`, for images in slots of global batches.
@@ -128,7 +128,7 @@ class BadImages:
         more = f"; {self._lost:,} times one that is not named" * bool(self._lost)
         return f"images left out because they cannot be read: {len(self._names):,}{place}{more}"
 
-    def _log(self, line):
+    def _tell(self, line):
         self._num_logged += 1
         if self._num_logged <= _MAX_LOGGED:
             _log.info(line)

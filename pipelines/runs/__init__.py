@@ -1,1 +1,1 @@
-"""Files and log lines of a run, devices, and the sources of models."""
+"""Files and log lines of a run, devices, signals."""

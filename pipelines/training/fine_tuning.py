@@ -94,8 +94,7 @@ def choose(
         if not assignments.given("train.batch_size"):  # That of the run, if it has begun.
             begun = checkpoints.steps(run.checkpoints)
             batch_size = run.read_experiment().train.batch_size if begun else None
-        how = {"examples": examples or 0, "replicas": replicas, "batch_size": batch_size}
-        base = _for_photos(base, initial, assignments, **how)
+        base = _for_photos(base, initial, assignments, examples or 0, replicas, batch_size)
     if initial is not None:
         _check_fit(base, initial, assignments)
     experiment, notes = assignments.apply(base)
@@ -163,8 +162,8 @@ def _model(initial, recipe, for_photos):
     return dataclasses.replace(section, fields=fields, image_size=size)
 
 
-def _for_photos(base, initial, assignments, **known):
-    """The recipe for photos, for the model with its assignments; `known`: see `photos.photos`."""
+def _for_photos(base, initial, assignments, examples, replicas, batch_size):
+    """The recipe for photos, for the model with its assignments; see `photos.photos`."""
     wanted = _with(assignments, base, "model.").model
     config, stored = wanted.config(num_classes=1), initial.preprocessing
     return photos.photos(
@@ -173,7 +172,9 @@ def _for_photos(base, initial, assignments, **known):
         image_bytes=cost.activation_bytes(config, 1, wanted.dtype, compiled=False),
         splits=not config.uses_batch_statistics,
         pixels={name: getattr(stored, name) for name in photos.PIXEL_FIELDS if stored},
-        **known,
+        examples=examples,
+        replicas=replicas,
+        batch_size=batch_size,
     )
 
 
@@ -239,7 +240,7 @@ def _check_fit(base, initial, assignments):
     model = of_model.apply(dataclasses.replace(base, model=large))[0].model
     theirs = initial.config
     ours, wrong = model.config(theirs.num_classes), {}
-    if same_family := type(ours) is type(theirs):
+    if same_family := ours.family == theirs.family:
         layout = family_of(theirs).published
         names = {
             name

@@ -95,18 +95,19 @@ def prepare(experiment, run, strategy, request=Request(), keeps_data_errors=Fals
         DataError: if the data are missing or cannot be used, unless `keeps_data_errors`.
     """
     notes, data, data_error, steps_before = [], None, None, None
-    how = (strategy.num_replicas_in_sync, is_tpu(strategy), request.assignments.values)
+    replicas, on_tpu = strategy.num_replicas_in_sync, is_tpu(strategy)
+    assigned = request.assignments.values
     try:
         splits = with_splits(experiment.data)
         notes += split_notes(experiment.data, splits)
         experiment = dataclasses.replace(experiment, data=splits)
         data = open_data(experiment, run)
-        prepared = resolve(experiment, data.train.source, *how)
+        prepared = resolve(experiment, data.train.source, replicas, on_tpu, assigned)
     except DataError as error:
         if not keeps_data_errors:
             raise
         data, data_error = None, error
-        prepared = resolve(experiment, None, *how)
+        prepared = resolve(experiment, None, replicas, on_tpu, assigned)
     notes += prepared.notes
     experiment = prepared.experiment
     if data is not None:

@@ -235,13 +235,13 @@ def _report_sharding(sharding, hosts, run):
         )
 
 
-def _write_results(trainer, encoder, run, *described):
-    """Writes the weights with their preprocessing and classes, `described`."""
-    vit_tf.save_npz(encoder, run.final, *described)
+def _write_results(trainer, encoder, run, preprocessing, classes):
+    """Writes the weights with their preprocessing and classes."""
+    vit_tf.save_npz(encoder, run.final, preprocessing, classes)
     _log.info(f"wrote {run.final}")
     if trainer.ema:
         with trainer.ema.swapped_in():
-            vit_tf.save_npz(encoder, run.ema, *described)
+            vit_tf.save_npz(encoder, run.ema, preprocessing, classes)
         _log.info(f"wrote {run.ema}, the Polyak average")
 
 

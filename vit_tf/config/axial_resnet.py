@@ -17,7 +17,7 @@ class AxialResNetConfig(Stages, ModelConfig):
     Attributes:
         stage_depths: residual units of each stage. All stages but the first halve the sides.
         width: multiplies the channels: 64 in the root, 256 * 2^i after stage i.
-        heads: of every attention; must divide 64 * width.
+        heads: number of heads of every attention; must divide 64 * width.
         image_size: (height, width) in pixels; an int means a square. The feature map of the root
             has a quarter of the sides, which every later stage must be able to halve.
         num_classes: number of logits K; 0 builds no head and the model returns the pooled features.
