@@ -27,6 +27,7 @@ import tensorflow as tf
 
 from pipelines.evaluation.evaluation_step import Evaluator
 from pipelines.runs import checkpoints
+from pipelines.runs.log_lines import LineHandler, attached
 from pipelines.runs.workdir import Workdir
 from pipelines.training.train import train
 from tests.pipelines.tiny import tiny_experiment
@@ -47,9 +48,7 @@ def kill_within(seconds):
 
 
 def attempt(workdir, assignments, log, moment, moments):
-    """Trains in this process, with its output in a file, until `moment`."""
-    with open(log, "w", encoding="utf-8") as file:
-        os.dup2(file.fileno(), sys.stdout.fileno())
+    """Trains in this process, with its log lines in a file, until `moment`."""
     evaluate, write_json, evaluated = Evaluator.run, checkpoints.write_json, threading.Event()
 
     def run(evaluator):
@@ -70,7 +69,8 @@ def attempt(workdir, assignments, log, moment, moments):
     if moment == "start":
         kill_within(moments.uniform(0, 5))
     strategy = tf.distribute.OneDeviceStrategy("CPU:0")
-    train(tiny_experiment(*assignments), workdir, strategy)
+    with open(log, "w", encoding="utf-8") as file, attached(LineHandler(file)):
+        train(tiny_experiment(*assignments), workdir, strategy)
 
 
 def is_saving(workdir, begin):
