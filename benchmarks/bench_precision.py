@@ -8,8 +8,6 @@ other half of the training split, 649 images, is tested too.
 usage: python -m benchmarks.bench_precision [steps] [seeds]
 """
 
-import contextlib
-import io
 import json
 import statistics
 import sys
@@ -44,7 +42,7 @@ def main(steps=None, seeds=3):
                 recipes.get_recipe("digits"), [*DATA, *assignments, *short, f"seed={seed}"]
             )
             lines = []
-            with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+            with tempfile.TemporaryDirectory() as folder:
                 train(
                     experiment,
                     f"{folder}/run",

@@ -6,9 +6,7 @@ signals, progress lines, metrics and TensorBoard. The claim is at most 5 %.
 usage: python -m benchmarks.bench_train_loop [rounds] [steps per round]
 """
 
-import contextlib
 import dataclasses
-import io
 import json
 import statistics
 import sys
@@ -84,7 +82,7 @@ def main(rounds=6, steps_per_round=12):
             # The range is aligned so that it contains one log line.
             end = start - start % steps_per_round + steps_per_round
             progress = Progress(run, step=start, total_steps=end, batch_size=BATCH)
-            with progress, contextlib.redirect_stdout(io.StringIO()):
+            with progress:
                 progress._compiled.set()
                 settings = dataclasses.replace(experiment.train, steps=end)
                 TrainingLoop(

@@ -9,10 +9,8 @@ against training from scratch with the same labels. Three seeds each. Finished t
 Prints the tables of docs/results.md and writes FOLDER/results.json.
 """
 
-import contextlib
 import dataclasses
 import datetime
-import io
 import json
 import math
 import os
@@ -159,8 +157,7 @@ def _train(settings, workdir, steps):
                 f"{workdir} holds a run with other settings. Delete it or name another FOLDER."
             )
         return True
-    with contextlib.redirect_stdout(io.StringIO()):
-        train(experiment, workdir, tf.distribute.OneDeviceStrategy("CPU:0"))
+    train(experiment, workdir, tf.distribute.OneDeviceStrategy("CPU:0"))
     keras.utils.clear_session()  # Frees the model, its optimizer and its graphs.
     return False
 
