@@ -1,12 +1,12 @@
 """The commands as processes: exit codes, signals, and what other packages print."""
 
-import contextlib
 import io
 import json
 import os
 
 import pytest
 
+from pipelines.runs.log_lines import LineHandler, attached
 from pipelines.runs.workdir import Workdir
 from pipelines.training.train import train
 from tests.pipelines.process import assert_user_error, run_command, run_module
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.process
 def trained(tmp_path_factory):
     """`(folder, output)` of an undisturbed run `whole`."""
     folder, output = tmp_path_factory.mktemp("commands"), io.StringIO()
-    with contextlib.redirect_stdout(output):
+    with attached(LineHandler(output)):
         train(tiny_experiment(*LONG), folder / "whole", one_device())
     return folder, output.getvalue()
 
