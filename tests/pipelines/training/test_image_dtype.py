@@ -74,5 +74,5 @@ def test_few_shot_evaluations_are_exact(antialias, dtype):
     own = (f"data.antialias={antialias}", "data.image_dtype=uint8", "train.few_shot_every=1")
     few_shot = open_few_shot_data(tiny_experiment(*own))
     for data in (few_shot.train, few_shot.test):
-        dataset, _, _ = data.distributed(one_device())
+        dataset, _ = data.distributed(one_device())
         assert dataset.element_spec["image"].dtype == dtype
