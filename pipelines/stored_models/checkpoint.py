@@ -4,7 +4,7 @@ import dataclasses
 
 import vit_tf
 from pipelines.runs import checkpoints, manifest
-from pipelines.stored_models.stored_model import StoredModel
+from pipelines.stored_models.stored_model import OpenedModel, StoredConfig, StoredModel
 from vit_tf import size_checks
 
 
@@ -23,18 +23,22 @@ class Checkpoint(StoredModel):
         return True
 
     def _read_config(self):
+        experiment, _, config = self._read_run()
+        return StoredConfig(config, experiment.model.dtype, experiment.preprocessing())
+
+    def _read_run(self):
+        """Experiment, labels, and configuration of the model, which is checked."""
         experiment = self.workdir.read_experiment()
         labels = manifest.read_labels(self.workdir.manifest)
         config = experiment.model_config(len(labels))
         size_checks.check_size(config, checkpoints.weight_shapes(self.path), self.name)
-        return config, experiment.model.dtype, experiment.preprocessing()
+        return experiment, labels, config
 
     def _read_activation(self, opening):
         return self.workdir.read_experiment().train.loss
 
     def _open(self, opening):
-        config, dtype, preprocessing = self._read_config()
-        model = vit_tf.create_model(config, dtype=opening.dtype or dtype)
+        experiment, labels, config = self._read_run()
+        model = vit_tf.create_model(config, dtype=opening.dtype or experiment.model.dtype)
         checkpoints.read_weights(self.path, model, self.ema)
-        labels = manifest.read_labels(self.workdir.manifest)
-        return model, preprocessing, self.workdir.read_experiment().classes(labels)
+        return OpenedModel(model, experiment.preprocessing(), experiment.classes(labels))

@@ -17,7 +17,7 @@ import h5py
 import keras
 
 import vit_tf
-from pipelines.stored_models.stored_model import StoredModel
+from pipelines.stored_models.stored_model import OpenedModel, StoredConfig, StoredModel
 from vit_tf.checkpoints.sidecar import read_sidecar
 from vit_tf.config.checks import POLICIES
 from vit_tf.families import FAMILIES, config_from_dict, family_of
@@ -44,7 +44,7 @@ class KerasArchive(StoredModel):
     def _read_config(self):
         with tempfile.TemporaryDirectory() as folder:
             unpacked = _unpack_checked(self.path, os.path.join(folder, _WEIGHTS))
-        return *unpacked, read_sidecar(self.path).preprocessing
+        return StoredConfig(*unpacked, read_sidecar(self.path).preprocessing)
 
     def _open(self, opening):
         sidecar = read_sidecar(self.path)
@@ -58,13 +58,13 @@ class KerasArchive(StoredModel):
                 raise _unreadable(self.path, error) from None
         preprocessing = sidecar.preprocessing
         if preprocessing is None:
-            return model, *self._assume(config, opening)
+            return OpenedModel(model, *self._assume(config, opening))
         if preprocessing.image_size != config.image_size:
             raise ValueError(
                 f"{self.path}.json prepares images of {preprocessing.image_size}, the model reads "
                 f"{config.image_size}. Restore or delete it."
             )
-        return model, preprocessing, sidecar.classes
+        return OpenedModel(model, preprocessing, sidecar.classes)
 
 
 def _unpack_checked(path, weights):

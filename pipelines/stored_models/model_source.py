@@ -12,7 +12,7 @@ from pipelines.runs.workdir import Workdir
 from pipelines.stored_models.checkpoint import Checkpoint
 from pipelines.stored_models.exported import is_saved_model
 from pipelines.stored_models.keras_archive import KerasArchive
-from pipelines.stored_models.stored_model import StoredModel
+from pipelines.stored_models.stored_model import OpenedModel, StoredConfig, StoredModel
 from vit_tf import size_checks
 from vit_tf.checkpoints.sidecar import read_sidecar
 from vit_tf.files import storage
@@ -32,7 +32,7 @@ class _ArrayFile(StoredModel):
     def _read_config(self):
         with open_checkpoint(self.path) as file:
             size_checks.check_file(file)
-            return file.config, self._trained_dtype(), file.preprocessing
+            return StoredConfig(file.config, self._trained_dtype(), file.preprocessing)
 
     def _open(self, opening):
         with open_checkpoint(self.path) as file:
@@ -45,7 +45,7 @@ class _ArrayFile(StoredModel):
             load_checkpoint(model, file, head="keep", preprocessing=preprocessing)
             for note in file.notes:
                 _log.info(f"note: {note}")
-            return model, preprocessing, classes
+            return OpenedModel(model, preprocessing, classes)
 
     def _trained_dtype(self):
         """The dtype policy of training; None if it is unknown."""

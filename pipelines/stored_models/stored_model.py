@@ -50,6 +50,14 @@ class OpenedModel(typing.NamedTuple):
     classes: vit_tf.Classes
 
 
+class StoredConfig(typing.NamedTuple):
+    """The description of a stored model; None: it is not stored."""
+
+    config: vit_tf.config.ModelConfig
+    dtype: str | None
+    preprocessing: vit_tf.Preprocessing | None
+
+
 @contextlib.contextmanager
 def _user_errors():
     """Raises errors about the contents of a file as `UserError`."""
@@ -84,8 +92,8 @@ class StoredModel:
         with _user_errors():
             return read_sidecar(self.path).preprocessing is not None
 
-    def read_config(self) -> tuple:
-        """Configuration, dtype policy and preprocessing, without the weights; None: not stored."""
+    def read_config(self) -> StoredConfig:
+        """Configuration, dtype policy and preprocessing, without the weights."""
         with _user_errors():
             return self._read_config()
 
@@ -115,14 +123,16 @@ class StoredModel:
                 "TensorFlow's own."
             )
         with _user_errors():
-            model, preprocessing, classes = self._open(opening)
+            opened = self._open(opening)
         if self.labels:
-            check_count(self.labels, model.config.num_classes)
-            classes = dataclasses.replace(classes, labels=self.labels)
+            check_count(self.labels, opened.model.config.num_classes)
+            classes = dataclasses.replace(opened.classes, labels=self.labels)
+            opened = opened._replace(classes=classes)
         if opening.packed:
-            model, coverage = packing.packed_or_same(model)
+            model, coverage = packing.packed_or_same(opened.model)
+            opened = opened._replace(model=model)
             _log.info(f"packed: {coverage}")
-        return OpenedModel(model, preprocessing, classes)
+        return opened
 
     def load_into(self, model, head="reset", preprocessing=None) -> LoadReport:
         """Loads the weights into a model and resizes position embeddings.
@@ -148,9 +158,9 @@ class StoredModel:
         return vit_tf.Preprocessing(image_size=config.image_size, **opening.assumed), classes
 
     def _load(self, model, head, preprocessing):
-        donor, prepared, _ = self.open_model()
-        stated = prepared if self.has_preprocessing() else None
-        arrays = model_weights(donor, self.name, stated)
+        opened = self.open_model()
+        stated = opened.preprocessing if self.has_preprocessing() else None
+        arrays = model_weights(opened.model, self.name, stated)
         return load_checkpoint(model, arrays, head, preprocessing=preprocessing)
 
 

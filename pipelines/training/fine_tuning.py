@@ -187,7 +187,7 @@ def _count(data):
 
 
 def _open(data):
-    data = with_splits(data)
+    data, _ = with_splits(data)
     return open_source(data.name, data.train_split, data.data_dir)
 
 

@@ -10,7 +10,7 @@ import functools
 from custom_ops import dispatch
 from pipelines.config import Experiment, Request
 from pipelines.config.epochs import with_steps
-from pipelines.data.sources.splits import split_notes, with_splits
+from pipelines.data.sources.splits import with_splits
 from pipelines.errors import DataError, MissingDataError, UserError
 from pipelines.runs.strategies import is_tpu
 from pipelines.tasks.losses import check_loss
@@ -22,7 +22,7 @@ from vit_tf.config import ModelConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """What a run computes and holds (`vit_tf.cost` has the size of its model).
+    """Computation and memory of a run (`vit_tf.cost` has the size of its model).
 
     Attributes:
         training_flops: FLOPs of all steps: 2 for each multiply-add.
@@ -66,7 +66,7 @@ class PreparedRun:
 
     @functools.cached_property
     def sizes(self) -> Sizes:
-        """What the run computes and holds."""
+        """Its computation and memory."""
         config, experiment = self.model_config, self.experiment
         train, optimizer = experiment.train, experiment.optimizer
         images = train.batch_size // (self.replicas * train.accumulate_steps)
@@ -98,8 +98,7 @@ def prepare(experiment, run, strategy, request=Request(), keeps_data_errors=Fals
     replicas, on_tpu = strategy.num_replicas_in_sync, is_tpu(strategy)
     assigned = request.assignments.values
     try:
-        splits = with_splits(experiment.data)
-        notes += split_notes(experiment.data, splits)
+        splits, notes = with_splits(experiment.data)
         experiment = dataclasses.replace(experiment, data=splits)
         data = open_data(experiment, run)
         prepared = resolve(experiment, data.train.source, replicas, on_tpu, assigned)

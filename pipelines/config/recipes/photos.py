@@ -21,7 +21,7 @@ _SMALLEST_BATCH, _LARGEST_BATCH, _BATCHES_PER_EPOCH = 16, 512, 16
 _FEW_PHOTOS, _FEW_STEPS = 1_000, (250, 50)
 # Memory for the activations of the images that are processed at a time.
 _ACTIVATION_BYTES = 4e9
-# What `shown` returns. A length in epochs takes the place of the one in steps.
+# The paths that `shown` returns. A length in epochs takes the place of the one in steps.
 _SHOWN = (
     *("optimizer.name", "optimizer.learning_rate", "optimizer.weight_decay"),
     *("schedule.warmup_steps", "schedule.warmup_epochs", "schedule.decay"),

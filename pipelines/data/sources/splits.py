@@ -21,26 +21,11 @@ _log = logging.getLogger(__name__)
 
 
 def choose_splits(data, training=True):
-    """Does what `with_splits` does, and logs `split_notes`."""
-    chosen = with_splits(data, training)
-    for note in split_notes(data, chosen):
+    """Does what `with_splits` does, and logs its notes."""
+    chosen, notes = with_splits(data, training)
+    for note in notes:
         _log.info(note)
     return chosen
-
-
-def split_notes(data, chosen) -> list[str]:
-    """A sentence about the splits that were chosen for `data`, unless they are train and test."""
-    takes = {
-        what: getattr(chosen, field)
-        for field, what in (("train_split", "training"), ("eval_split", "evaluation"))
-        if getattr(chosen, field) != getattr(data, field)
-    }
-    if {"train", "test"}.issuperset(takes.values()):
-        return []
-    names = split_names(data.name, data.data_dir) or ("train", "test")
-    splits = "split" if len(names) == 1 else "splits"
-    taken = ", ".join(f"{what} takes {split}" for what, split in takes.items())
-    return [f"{data.name} has the {splits} {', '.join(names)}: {taken}"]
 
 
 def with_splits(data, training=True):
@@ -51,7 +36,8 @@ def with_splits(data, training=True):
         training: False leaves `train_split` unchanged, for a data set that is only evaluated.
 
     Returns:
-        `config.data.Data`.
+        `config.data.Data`, and a list with a sentence about the chosen splits, which is empty if
+        they are train and test.
 
     Raises:
         DataError: if the data set does not exist, or has no split for training or evaluation.
@@ -59,7 +45,7 @@ def with_splits(data, training=True):
     fields = ["train_split", "eval_split"] if training else ["eval_split"]
     fields = [field for field in fields if getattr(data, field) == AUTO_SPLIT]
     if not fields:
-        return data
+        return data, []
     # If the data set does not exist, the error comes when it is opened.
     names = split_names(data.name, data.data_dir) or ("train", "test")
     chosen = _divided(data, names) or {
@@ -70,7 +56,13 @@ def with_splits(data, training=True):
     for field, split in chosen.items():
         if split is None:
             raise _no_split_error(data.name, names, field)
-    return dataclasses.replace(data, **chosen)
+    notes = []
+    if not {"train", "test"}.issuperset(chosen.values()):
+        uses = {"train_split": "training", "eval_split": "evaluation"}
+        taken = ", ".join(f"{uses[field]} takes {split}" for field, split in chosen.items())
+        splits = "split" if len(names) == 1 else "splits"
+        notes.append(f"{data.name} has the {splits} {', '.join(names)}: {taken}")
+    return dataclasses.replace(data, **chosen), notes
 
 
 def _divided(data, names):
