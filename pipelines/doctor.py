@@ -1,4 +1,4 @@
-"""Reports what is installed, whether it works, and how to repair it."""
+"""Reports the installed parts, whether they work, and how to repair them."""
 
 import json
 

@@ -49,7 +49,7 @@ def main(values, arguments):
     from pipelines.data.sources.record_writer import BAD_FILE, write_records
     from pipelines.errors import UserError
 
-    reason = "it does not change what is written"
+    reason = "it does not change the records"
     data = request.experiment(values, effective=FIELDS, reason=reason).data
     if not values.output:
         raise UserError("--output is missing. Name the folder to make.")

@@ -45,7 +45,7 @@ def define(values):
         "init_from", None, f"To fine-tune, as finetune: {shared_flags.MODEL_KINDS}.", **own
     )
     shared_flags.define_weights(values, default=None)
-    flags.DEFINE_bool("dry_run", False, "Print the trials and what they cost, and end.", **own)
+    flags.DEFINE_bool("dry_run", False, "Print the trials and their cost, and end.", **own)
     shared_flags.define_json(values)
 
 

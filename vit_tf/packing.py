@@ -12,7 +12,7 @@ def pack_model(model, precision=None):
     """Packs the weights of a model once, so that all of its blocks run in one op.
 
     The result has its own copy of the weights: delete the model to free its memory. It computes
-    what the model does with `training=False`, faster on CPUs with the compiled library.
+    the same as the model with `training=False`, faster on CPUs with the compiled library.
 
     Args:
         model: a `VisionTransformer` without axial attention and relative positions.

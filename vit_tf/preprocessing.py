@@ -1,4 +1,4 @@
-"""Settings stored with weights: how an image becomes a model's input, and what its logits mean.
+"""Settings stored with weights: how an image becomes a model's input, and its classes.
 
 Training, evaluation, prediction and exported models share these definitions, because a model that
 is served with another resize or value range loses accuracy without any error. Files hold the fields

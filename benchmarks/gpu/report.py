@@ -5,7 +5,7 @@ import statistics
 
 
 def summary(case, times):
-    """A row of the table, from what `measure` returns.
+    """A row of the table, from the result of `measure`.
 
     Returns:
         Dict of the case's `op`, `dtype`, `direction`, `batch`, `tokens`, `heads`, `size`;

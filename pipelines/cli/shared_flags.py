@@ -9,7 +9,7 @@ from pipelines.config.names import PACKED_PRECISIONS, Strategy, Weights
 # Flags that commands share. Each command lists the ones that it takes.
 DEVICE_FLAGS = ("strategy", "logical_cpus", "tpu", "zone", "project")
 SHARED_FLAGS = ("experiment", "workdir", "set", *DEVICE_FLAGS)
-# What `--model` and `--init_from` can be, for `--help`.
+# The kinds of `--model` and `--init_from`, for `--help`.
 MODEL_KINDS = (
     "Workdir, .npz, .keras or .safetensors file, folder of Hugging Face or timm, or name of "
     "published weights"
@@ -66,7 +66,7 @@ def define_model(values, kinds=MODEL_KINDS, labels=True):
 
     Args:
         values: the flags.
-        kinds: what `--model` can be, for `--help`.
+        kinds: the kinds of `--model`, for `--help`.
         labels: whether to add `--labels`; False for commands that do not read the head.
     """
     flags.DEFINE_string(

@@ -31,7 +31,7 @@ _GRID_PATHS = ("model.image_size", "model.patch_size")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """Everything that decides what a run computes, except the hardware.
+    """Everything that decides the results of a run, except the hardware.
 
     Attributes:
         seed: seed of the initial weights, data order, augmentation and dropout.
@@ -211,7 +211,7 @@ class Request:
 
     Attributes:
         origin: recipe or file of the experiment, for the first line of the run.
-        assignments: what the user assigned; see `with_steps`, `Workdir.with_own_warmup`.
+        assignments: those of the user; see `with_steps`, `Workdir.with_own_warmup`.
         extend: whether to resume a run with another `train.steps` and the schedule for it.
     """
 

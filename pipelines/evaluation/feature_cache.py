@@ -38,7 +38,7 @@ def model_digest(model, preprocessing) -> str:
 
 
 def fingerprint(digest, source, bad_images) -> str:
-    """SHA-256 of a `model_digest`, what a `DataSource` holds, and what bad images do."""
+    """SHA-256 of a `model_digest`, the content of a `DataSource` and the rule for bad images."""
     described = [digest, source.manifest(), source.content_stamp(), bad_images]
     return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
 

@@ -206,7 +206,7 @@ def check_features(values, labels, num_classes, name, ids=None):
         values: float `[n, F]`.
         labels: integers `[n]`.
         num_classes: number of classes.
-        name: what they are, for messages.
+        name: their name, for messages.
         ids: integers `[n]`, named in messages; None names the rows.
 
     Raises:

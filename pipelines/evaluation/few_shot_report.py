@@ -68,9 +68,9 @@ def run(source, splits, strategy, settings, *, output, batch_size, bad_images, o
         opening: how the model is opened, see `StoredModel.open_model`.
 
     Returns:
-        The dict in `fewshot.json`: what was evaluated; "few_shot", a list of dicts with shots, l2,
-        accuracies (one per seed), mean and standard_deviation (divisor n - 1; None for one seed);
-        "neighbors", k -> accuracy; "probe", a dict or None; "notes".
+        The dict in `fewshot.json`: the evaluated model and data; "few_shot", a list of dicts with
+        shots, l2, accuracies (one per seed), mean and standard_deviation (divisor n - 1; None for
+        one seed); "neighbors", k -> accuracy; "probe", a dict or None; "notes".
 
     Raises:
         UserError: if the model is unpooled, images have lists of labels, a feature is not finite,

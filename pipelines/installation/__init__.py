@@ -1,1 +1,1 @@
-"""What `doctor` reports about this installation."""
+"""The report of `doctor` about this installation."""

@@ -38,7 +38,7 @@ def check_ops(report):
 
 
 def _gpu_kernels(archs, why_none):
-    """Which GPUs the library has kernels for, and what chooses them, as one line."""
+    """Which GPUs the library has kernels for, and which setting chooses them, as one line."""
     if not archs:
         return f"none: {why_none}"
     return (

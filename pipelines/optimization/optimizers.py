@@ -169,7 +169,7 @@ class AdamW(Optimizer):
 
 
 def optimizer_of(model, config, schedule, zero_kernel) -> tuple[Optimizer, list[str]]:
-    """Chooses what is trained and how fast, and builds the optimizer, inside `strategy.scope()`.
+    """Chooses the trained variables and their rates; builds the optimizer, in `strategy.scope()`.
 
     Args:
         model: a built model; some of its variables may be frozen afterwards.

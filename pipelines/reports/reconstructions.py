@@ -1,4 +1,4 @@
-"""Pictures of what masked patch prediction reconstructs, in TensorBoard and as a page."""
+"""Pictures of images that masked patch prediction reconstructs, in TensorBoard and as a page."""
 
 import dataclasses
 import functools
@@ -17,7 +17,7 @@ _GAP = 2  # Pixels between two pictures in TensorBoard.
 
 
 class Reconstructions:
-    """The first images of a data set, corrupted as in an evaluation, and what the model predicts.
+    """The first images of a data set, corrupted as in an evaluation, and the model's predictions.
 
     Args:
         task: `MaskedPatches`.

@@ -67,7 +67,7 @@ class TensorBoard:
             writer.flush()
 
     def close(self):
-        """Writes what is left and closes the files."""
+        """Writes the remaining events and closes the files."""
         with contextlib.ExitStack() as stack:  # Closes all of them, also if one fails.
             for writer in self._writers.values():
                 stack.callback(writer.close)
@@ -103,7 +103,7 @@ class TensorBoard:
             tag: name in TensorBoard.
             step: finished steps.
             images: float `[n, h, w, 3]` in [-1, 1].
-            description: what they show.
+            description: their content.
             folder: `TRAIN` or `VALIDATION`: where they are from.
         """
         pixels = tf.image.convert_image_dtype((images[:16] + 1) / 2, tf.uint8, saturate=True)

@@ -40,7 +40,7 @@ class CheckpointStore:
         keep_last: how many of the newest checkpoints are kept.
         keep_every: also keeps every checkpoint whose step is a multiple of this number; 0 turns
             this rule off.
-        before_save: called before a checkpoint is written; what it raises prevents that.
+        before_save: called before a checkpoint is written; an error that it raises prevents that.
     """
 
     def __init__(self, directory, state, *, keep_last, keep_every, before_save=None):
@@ -304,7 +304,7 @@ def _files(folder):
 
 
 def _is_unfinished(directory, name):
-    """Whether a folder is not a checkpoint, but what a crash has left of one."""
+    """Whether a folder is the unfinished part of a checkpoint that a crash left."""
     path = os.path.join(directory, name)
     # A local folder with this name was complete once.
     is_cut = storage.is_url(path) and _FOLDER.fullmatch(name) and not _is_complete(path)
@@ -317,7 +317,7 @@ def _is_complete(folder) -> bool:
 
 
 def _make_unfinished(directory, step):
-    """Turns a checkpoint into what a crash leaves, in one action."""
+    """Turns a checkpoint into an unfinished one, in one action."""
     folder = _path(directory, step)
     if storage.is_url(folder):
         storage.remove(os.path.join(folder, _CHECKSUMS))

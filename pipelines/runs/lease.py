@@ -186,7 +186,7 @@ def _describe(content):
 
 
 def this_process() -> dict:
-    """Returns what identifies this process to people."""
+    """Returns the identity of this process, for people."""
     since = time.strftime("%Y-%m-%d %H:%M:%S %z")
     return {"pid": os.getpid(), "host": socket.gethostname(), "since": since}
 

@@ -98,7 +98,7 @@ class Workdir:
             self._check_writer = None
 
     def sync(self):
-        """Uploads the files that grow; call it before writing what follows from them.
+        """Uploads the files that grow; call it before writing files that depend on them.
 
         Raises:
             RunError: if another process has taken the workdir, or the upload fails.

@@ -92,12 +92,12 @@ def find_classifier(path, weights="final", label_file=None, opening=AS_TRAINED):
     """Finds a model without reading it.
 
     Args:
-        path: a SavedModel or its parent directory, or what `model_source.find` takes.
+        path: a SavedModel or its parent directory, or a path or name for `model_source.find`.
         weights, label_file: see `model_source.find`.
         opening: see `StoredModel.open_model`.
 
     Returns:
-        A function without arguments that returns what `exported.open_classifier` does.
+        A function without arguments that returns the result of `exported.open_classifier`.
 
     Raises:
         UserError: if there is no model, or the weights of a SavedModel are to be packed.

@@ -36,7 +36,7 @@ tf.load_op_library(str(pathlib.Path(__file__).with_name("{_LIBRARY}")))
 
 @dataclasses.dataclass(frozen=True)
 class ExportReport:
-    """What `export` wrote; `str()` is a summary to print.
+    """The result of `export`; `str()` is a summary to print.
 
     Attributes:
         path: the SavedModel.

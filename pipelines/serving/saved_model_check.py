@@ -26,11 +26,11 @@ _MIN_SCALE = 1e-3
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """What `check_saved_model` measured.
+    """The measurements of `check_saved_model`.
 
     Attributes:
         difference: largest `relative_difference` of all outputs.
-        load_seconds: what `tf.saved_model.load` took.
+        load_seconds: seconds of `tf.saved_model.load`.
     """
 
     difference: float

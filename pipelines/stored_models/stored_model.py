@@ -43,7 +43,7 @@ AS_TRAINED = Opening()
 
 
 class OpenedModel(typing.NamedTuple):
-    """A model with its weights, how images become its input, and what its logits mean."""
+    """A model with its weights, its preprocessing and the meaning of its logits."""
 
     model: Any
     preprocessing: vit_tf.Preprocessing
@@ -98,7 +98,7 @@ class StoredModel:
             return self._read_config()
 
     def activation(self, opening=AS_TRAINED) -> str:
-        """What `open_model` returns as `classes.activation`, without reading the weights."""
+        """The `classes.activation` of `open_model`, without reading the weights."""
         with _user_errors():
             return self._read_activation(opening)
 

@@ -193,7 +193,7 @@ def recipes(path, assignments=()):
 
 
 def prepare_directory(path):
-    """Creates the demo's directory and its marker; removes what a finished demo left there.
+    """Creates the demo's directory and its marker; removes the files of a finished demo.
 
     Returns:
         The name of the marker file.

@@ -2,7 +2,7 @@
 
 The protocol of the paper's fine-tuning (appendix B.1.1): a part of the training split is held out;
 the settings with the highest accuracy on it are trained again on the whole split, with several
-seeds; what is reported is the mean and the deviation of their accuracy on the evaluation split.
+seeds; the report is the mean and the deviation of their accuracy on the evaluation split.
 
 The directory of a sweep holds an ordinary workdir for each training, `trials/<values>` and
 `final/<values>,seed=<seed>`, and the results, `sweep.json` and `sweep.csv`.
@@ -39,7 +39,7 @@ _OTHER_WORKDIR = "Choose another --workdir."
 
 
 def describe(plan: Plan) -> list[str]:
-    """Returns lines about the trials of a sweep and what they cost."""
+    """Returns lines about the trials of a sweep and their cost."""
     total, tuning = len(plan.trials), plan.trials[0].tuning.data
     flops = [trial.flops for trial in plan.trials]
     most = sum(flops) + plan.seeds * max(flops)
@@ -57,7 +57,7 @@ def describe(plan: Plan) -> list[str]:
 
 
 def run(plan: Plan, path, strategy) -> dict:
-    """Runs a sweep, or what is left of it, and prints its table.
+    """Runs a sweep, or its remaining trials, and prints its table.
 
     Args:
         plan: the trials.
@@ -66,10 +66,10 @@ def run(plan: Plan, path, strategy) -> dict:
         strategy: where to train and evaluate.
 
     Returns:
-        What `sweep.json` holds: "trials" and "final", one dict for each training with its "values",
-        "seed", evaluation "split", "workdir" and "result" (metrics by name, or "failed" with the
-        reason); "picked", the values of the best trial; "metric", by which it was picked; "mean"
-        and "standard_deviation" of this metric over the final runs, fractions, or None.
+        The content of `sweep.json`: "trials" and "final", one dict for each training with its
+        "values", "seed", evaluation "split", "workdir" and "result" (metrics by name, or "failed"
+        with the reason); "picked", the values of the best trial; "metric", by which it was picked;
+        "mean" and "standard_deviation" of this metric over the final runs, fractions, or None.
 
     Raises:
         UserError: if the directory holds another sweep or something else, or for wrong input.

@@ -213,7 +213,7 @@ def _folder_name(values):
     plain = re.sub(r"[^\w.,=+-]", "_", name, flags=re.ASCII)
     if plain == name and len(name) <= _LONGEST_NAME:
         return name
-    # Names that differ only in what was replaced or cut still differ.
+    # Names that differ only in replaced or cut characters still differ.
     return f"{plain[:_LONGEST_NAME]}-{zlib.crc32(name.encode()):08x}"
 
 

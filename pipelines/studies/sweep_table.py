@@ -58,7 +58,7 @@ def statistics_of(record) -> dict:
 
 
 def text(record) -> str:
-    """The table of a sweep and what it concludes, as text."""
+    """The table of a sweep and its conclusion, as text."""
     paths = list(record["trials"][0]["values"])
     metric = record.get("metric", "accuracy").replace("_", " ")
     header = ["", *paths, f"{metric} on {record['trials'][0]['split']}", "loss"]

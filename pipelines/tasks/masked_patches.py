@@ -25,7 +25,7 @@ _RANGE = 2.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MaskedPatches:
-    """Predicts what corrupted patches show; the labels of the images are not read.
+    """Predicts the content of corrupted patches; the labels of the images are not read.
 
     Attributes:
         target: "color": the mean color of a patch in 3 bits per channel, one of 512 classes;
@@ -53,7 +53,7 @@ class MaskedPatches:
         return COLORS * (CELLS**2 if self.target == "downsample" else 1)
 
     def create_model(self, dtype):
-        """Builds the encoder with what this task adds."""
+        """Builds the encoder, the mask embedding and the head of this task."""
         return MaskedPatchModel(self.config, self.outputs, dtype=dtype)
 
     def encoder(self, model):

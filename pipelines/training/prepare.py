@@ -47,7 +47,7 @@ class PreparedRun:
         model_config: configuration of the model, with the number of classes of the data.
         task: the task of the model.
         replicas: number of replicas that share a batch.
-        notes: sentences about what was chosen.
+        notes: sentences about the choices.
         images: number of training images; None if the data cannot be opened.
         data: the data; None if they cannot be opened, and for trials of a sweep, which share them.
         data_error: why the data cannot be opened, or None.

@@ -47,7 +47,7 @@ def train(experiment, workdir, strategy, request=Request(), on_metrics=None) -> 
         strategy: `tf.distribute.Strategy`.
         request: the `Request` of the user.
         on_metrics: function that gets each line of `metrics.jsonl` as a dict, after it is written;
-            what it raises ends the run.
+            an error that it raises ends the run.
 
     Returns:
         The last line of metrics.
@@ -72,7 +72,7 @@ def train(experiment, workdir, strategy, request=Request(), on_metrics=None) -> 
 
 
 def _train(prepared, run, strategy, log_file, on_metrics):
-    """Does what `train` does, in a locked workdir."""
+    """The same as `train`, in a locked workdir."""
     experiment, data = prepared.experiment, prepared.data.train
     settings = experiment.train
     is_new = not checkpoints.steps(run.checkpoints)
@@ -148,7 +148,7 @@ def _train(prepared, run, strategy, log_file, on_metrics):
 
 
 def _show(board, experiment, data, step):
-    """Writes to TensorBoard what a run starts with."""
+    """Writes the state at the start of a run to TensorBoard."""
     board.configuration(experiment.to_dict())
     if step == 0:
         seen = "As the model sees them, after augmentation."
@@ -160,7 +160,7 @@ def build_trainer(experiment, task, strategy):
 
     Args:
         experiment: the `Experiment` to run.
-        task: what its model learns, see `tasks.task.task_of`.
+        task: the `Task` of its model.
         strategy: `tf.distribute.Strategy`.
     """
     settings, tuning, config = experiment.train, experiment.optimizer, task.config

@@ -92,7 +92,7 @@ class FewShotData:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunData:
-    """The data of a run; None for what it does not evaluate."""
+    """The data of a run; None for evaluations that it does not have."""
 
     train: TrainData
     evaluation: EvaluationData | None = None

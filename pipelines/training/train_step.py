@@ -247,7 +247,7 @@ class Trainer(orbit.StandardTrainer):
         if values is None:
             values = [variable.value for variable in self.model.trainable_variables]
         with RandomContext(settings.seed, step, batch["slot"]):
-            # Frozen variables are not watched, so what only they need is not computed.
+            # Frozen variables are not watched, so gradients that only they need are not computed.
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(values)
                 losses = settings.losses(self.model, batch)

@@ -1,4 +1,4 @@
-"""Loads published arrays into a model, and reports what was loaded, reset, dropped or resized.
+"""Loads published arrays into a model, and reports the arrays loaded, reset, dropped or resized.
 
 Everything is checked before the first variable changes.
 """

@@ -17,7 +17,7 @@ MASKED = -1
 
 @dataclasses.dataclass(frozen=True)
 class Corruption:
-    """Which patches of each image are corrupted, and by what.
+    """The corrupted patches of each image and their replacements.
 
     Attributes:
         source: int32 `[B, N]`: for each patch, the index of the patch of the same image whose

@@ -33,9 +33,9 @@ class ServingStages(typing.NamedTuple):
 class ImageModel(keras.Model):
     """A model of images with a symbolic input and output, like a functional Keras model.
 
-    A subclass sets `config` and `head`, defines `features(images, training)`, which returns what
-    the head reads, and `depth_groups`, and calls `record_graph` at the end of its constructor. Then
-    `keras.Model(model.input, model.get_layer("block_3").output)` is a model of intermediate
+    A subclass sets `config` and `head`, defines `features(images, training)`, which returns the
+    input of the head, and `depth_groups`, and calls `record_graph` at the end of its constructor.
+    Then `keras.Model(model.input, model.get_layer("block_3").output)` is a model of intermediate
     features, as `vit_tf.feature_model` makes them. That model reads only floats in [-1, 1]; for
     uint8, call the stages on a `keras.Input` of that dtype.
 

@@ -176,7 +176,7 @@ class PackedModel(TokenClassifier):
         Args:
             images: see above.
             attend: function of q | k | v and the number of heads that returns the attended values
-                and what is yielded.
+                and the yielded value.
         """
         kept, tokens = [], self.tokens(images)
 

@@ -32,8 +32,8 @@ class VisionTransformer(TokenClassifier, ImageModel):
         training: bool.
 
     Returns:
-        float32 logits `[B, K]`; `[B, N, K]` with the unpooled classifier; with `num_classes=0` what
-        the head would read, `[B, D or R]` (unpooled `[B, N, D or R]`).
+        float32 logits `[B, K]`; `[B, N, K]` with the unpooled classifier; with `num_classes=0` the
+        input of the head, `[B, D or R]` (unpooled `[B, N, D or R]`).
     """
 
     def __init__(self, config, name="vision_transformer", **kwargs):

@@ -71,7 +71,7 @@ def download(url, path, most_bytes, name) -> None:
 
 
 def remove_state(path) -> None:
-    """Deletes what `download` needs to go on with `path`; call it once the file has its name."""
+    """Deletes the files with which `download` resumes `path`; call it once the file is complete."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(_state_path(path))
 

@@ -54,7 +54,7 @@ class Attributes(NamedTuple):
     """Attributes of the images: int64 `[n]` each, an index into the names above."""
 
     kind: np.ndarray
-    colour: np.ndarray
+    color: np.ndarray
     count: np.ndarray  # number of shapes - 1
     position: np.ndarray
     texture: np.ndarray

@@ -28,7 +28,8 @@ _LABELS = {
     "count": shape_images.COUNTS,
     "position": shape_images.POSITIONS,
 }
-_ATTRIBUTES = {"class": "kind"}  # label -> its name in `shape_images.Attributes`, if different
+# Label -> its name in `shape_images.Attributes`, if different.
+_ATTRIBUTES = {"class": "kind", "colour": "color"}
 _STREAMS = {"train": 0, "validation": 1, "test": 2}
 _MIN_SIZE, _MAX_SIZE, _MAX_IMAGES = 16, 512, 10**9
 _CHUNK = 32

@@ -13,7 +13,7 @@ def check_class_sizes(labels, source, needed, setting, otherwise) -> np.ndarray:
         source: the `DataSource` that they are from.
         needed: number of examples of each class.
         setting: name of the flag or field with this number, for the message.
-        otherwise: what to do instead of lowering it, for the message.
+        otherwise: the alternative to lowering it, for the message.
 
     Returns:
         The number of examples of each class, int64 `[num_classes]`.

@@ -19,8 +19,8 @@ def read_class_file(path, flag, types, forms):
     Args:
         path: the file.
         flag: the flag that named it, for messages.
-        types: what a JSON value may be, such as `list`, as for `isinstance`.
-        forms: sentence about what the file may hold, for messages.
+        types: the types of a JSON value, such as `list`, as for `isinstance`.
+        forms: sentence about the forms of the file, for messages.
 
     Raises:
         UserError: if the file cannot be read, is too large, or holds something else.

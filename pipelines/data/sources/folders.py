@@ -147,7 +147,7 @@ def _find_images(folder):
 
 
 def _identity(directory):
-    """Returns what identifies a directory, whichever link leads to it."""
+    """Returns the identity of a directory, the same for every link that leads to it."""
     if storage.is_url(directory):
         return directory
     try:

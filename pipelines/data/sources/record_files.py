@@ -28,7 +28,7 @@ class RecordFiles(DataSource):
         others: see `DataSource`.
     """
 
-    # For messages: what names the classes, and how to read lists of labels.
+    # For messages: the feature that names the classes, and how to read lists of labels.
     _listing, _lists = "the data set", ""
     location_signature: Mapping[str, tf.TensorSpec] = {
         "path": tf.TensorSpec([None], tf.string),

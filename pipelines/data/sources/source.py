@@ -58,8 +58,8 @@ class DataSource:
         failure: the `DataError` that ended an input pipeline, or None; TensorFlow passes on only
             the text of an error.
         location_signature: `tf.TensorSpec` of each column of `locate`.
-        setting: what chose the examples if they are a part of a split, such as "data.fraction=0.1";
-            else empty.
+        setting: for a part of a split, the setting that chose its examples, such as
+            "data.fraction=0.1"; else empty.
         labels_in_memory: whether `read_labels` is fast for all examples.
     """
 

@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 def choose_splits(data, training=True):
-    """Does what `with_splits` does, and logs its notes."""
+    """The same as `with_splits`, but logs the notes."""
     chosen, notes = with_splits(data, training)
     for note in notes:
         _log.info(note)

@@ -145,7 +145,7 @@ class SubsetSource(DataSource):
         return self._source.describe(example_id)
 
     def manifest(self):
-        """See `DataSource.manifest`; that of the whole split, and what was chosen of it."""
+        """See `DataSource.manifest`; that of the whole split, and the rule of the choice."""
         subset = {**self._rule, "num_examples": self.num_examples}
         return {**self._source.manifest(), "subset": subset}
 

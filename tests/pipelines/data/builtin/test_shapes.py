@@ -81,7 +81,7 @@ def test_attributes_are_uniform_and_independent():
     """Chi-squared of each and of each pair is at most 5 standard deviations above its mean."""
     _, attributes = shape_images.draw(0, 6000, 16, seed=3, single=True)
     columns = {name: column for name, column in attributes._asdict().items() if name != "count"}
-    sizes = {"kind": 8, "colour": 8, "position": 9, "texture": 5, "background": 5}
+    sizes = {"kind": 8, "color": 8, "position": 9, "texture": 5, "background": 5}
     for a, column in columns.items():
         for b, other in columns.items():
             if a < b:
@@ -125,7 +125,7 @@ def test_color_of_the_shape(plain):
     """The most frequent color outside the background is nearest to the color of the label."""
     images, attributes = plain(60)
     palette = np.array(list(shape_images.COLORS.values()))
-    for image, mask, color in zip(images, _masks(images), attributes.colour, strict=True):
+    for image, mask, color in zip(images, _masks(images), attributes.color, strict=True):
         values, counts = np.unique(image[mask == 1], axis=0, return_counts=True)
         distances = abs(palette - values[counts.argmax()].astype(int)).sum(-1)
         assert distances.argmin() == color
