@@ -163,17 +163,19 @@ class Assignments:
         """Applies them together, so that their order does not matter.
 
         If `model.name` changes, the sizes are those of the new model, not those that the recipe
-        set, except `model.image_size`; fields that the new model does not have are dropped. If
+        set, except `model.image_size`; fields that the new model does not have are dropped. The
+        recipe's pre-logits follow the model (`Model.fit_pre_logits`). If
         `data.name` changes, the splits are chosen again for the new data set. A warm-up of the
         recipe that does not fit into an assigned `train.steps` is scaled.
 
         Args:
             experiment: the recipe.
-            before: paths that the user assigned before: a warm-up among them is not scaled, and a
-                length in steps among them is not replaced by epochs.
+            before: paths that the user assigned before: a warm-up among them is not scaled, a
+                length in steps among them is not replaced by epochs, and pre-logits among them
+                do not follow the model.
 
         Returns:
-            The changed experiment, and a sentence if the warm-up is scaled.
+            The changed experiment, and sentences about a warm-up and pre-logits that are changed.
 
         Raises:
             UserError: for a field that the model does not have, a value that conflicts with others,
@@ -198,6 +200,8 @@ class Assignments:
         fixed = {*self.values, *before}
         one_unit(values, self.values, fixed)
         notes = fit_warmup(values, fixed, experiment.train.steps)
+        if "model.representation_size" not in fixed:
+            notes += experiment.model.fit_pre_logits(values["model"])
         changed = Experiment.from_dict(values)
         if changed.model != experiment.model and not self.given(*_GRID_PATHS):
             if note := one_patch(changed.model.config(num_classes=1), "model."):

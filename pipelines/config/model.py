@@ -109,6 +109,30 @@ class Model:
         kept = (known | _OWN_TYPES.keys()).difference(type(get_variant(name)).size_fields)
         return {key: value for key, value in self.to_dict().items() if key in kept} | {"name": name}
 
+    def fit_pre_logits(self, values: dict[str, Any]) -> list[str]:
+        """Fits the pre-logits to a changed model; returns a sentence if they change.
+
+        In another variant they have its hidden size. If `classifier` changes to another one than
+        "token", they are left out: the paper's GAP head is linear (docs/paper.md A.9).
+
+        Args:
+            values: the section of the changed model, changed in place: a dictionary of `to_dict`
+                or, for another variant, of `for_variant`.
+        """
+        old, path = self.config(num_classes=1), "representation_size"
+        size, variant = getattr(old, path, None), get_variant(values["name"])
+        if size is None or not hasattr(variant, path):
+            return []
+        classifier = values.get("classifier") or variant.classifier
+        if classifier not in ("token", old.classifier):
+            values[path] = None
+            head = f"model.classifier={classifier} has a linear head"
+            return [f"{head}: model.{path}={size} of the recipe is left out"]
+        fitting = values.setdefault(path, values.get("hidden_size") or variant.hidden_size)
+        if fitting == size:
+            return []
+        return [f"model.{path}={fitting} instead of {size}: the hidden size of {values['name']}"]
+
     @classmethod
     def of(cls, config: ModelConfig, dtype: Dtype, near: str) -> "Model":
         """Returns the section of a configuration of any family.

@@ -8,7 +8,7 @@ import pickle
 import pytest
 
 from pipelines import config
-from pipelines.config import Experiment, Model, fields, override, recipes
+from pipelines.config import Assignments, Experiment, Model, fields, override, recipes
 from pipelines.errors import UserError
 
 # For every path a valid value other than the default. New fields must be added here.
@@ -223,6 +223,39 @@ def test_another_model_name_brings_its_own_sizes():
     assert config_.layers == 3
     assert config_.dropout == 0.1
     assert override(recipe, ["seed=1"]).model == recipe.model
+
+
+@pytest.mark.parametrize(
+    ("recipe", "texts", "size", "note"),
+    [
+        ("jft_vit_l32", ["model.name=ViT-B/16"], 768, "768 instead of 1024: the hidden size"),
+        ("jft_vit_l32", ["model.name=ViT-B/16", "model.hidden_size=96"], 96, "96 instead of 1024"),
+        ("jft_vit_l32", ["model.name=ViT-L/16"], 1024, None),
+        ("jft_vit_l32", ["model.name=ViT-B/16", "model.representation_size=5"], 5, None),
+        ("jft_vit_l32", ["model.name=ViT-B/16", "model.representation_size=none"], None, None),
+        ("jft_vit_l32", ["model.name=BiT-R50x1"], None, None),
+        ("jft_vit_l32", ["model.classifier=gap"], None, "gap has a linear head: model.represent"),
+        ("jft_vit_l32", ["model.classifier=gap", "model.representation_size=5"], 5, None),
+        ("jft_vit_l32", ["model.classifier=token"], 1024, None),
+        ("jft_vit_l32", ["model.name=Axial-ViT-B/16"], None, "gap has a linear head"),
+        ("augreg_imagenet_medium2", ["model.name=ViT-S/16"], 384, "384 instead of 768"),
+        ("imagenet_vit_s16_baseline", ["model.name=ViT-B/16"], 768, "768 instead of 384"),
+    ],
+)
+def test_pre_logits_follow_the_model(recipe, texts, size, note):
+    """A recipe's pre-logits have the new model's hidden size; those of a GAP head are left out."""
+    experiment, notes = Assignments.parse(texts).apply(recipes.get_recipe(recipe))
+    assert experiment.model.fields.get("representation_size") == size
+    assert len(notes) == (note is not None)
+    assert note is None or note in notes[0]
+
+
+def test_pre_logits_of_a_gap_recipe_and_of_the_user_stay():
+    own = ["model.classifier=gap", "model.representation_size=64"]
+    recipe = override(Experiment(), own)
+    assert override(recipe, ["seed=1"]).model == recipe.model
+    assigned = Assignments.parse(["model.classifier=map"]).apply(recipe, own[1].split("=")[:1])[0]
+    assert assigned.model.fields["representation_size"] == 64
 
 
 def test_another_data_set_brings_its_own_splits():
