@@ -164,8 +164,8 @@ class Assignments:
 
         If `model.name` changes, the sizes are those of the new model, not those that the recipe
         set, except `model.image_size`; fields that the new model does not have are dropped. If
-        `data.name` changes, the splits are chosen again for the new data set. A warm-up of the
-        recipe that does not fit into an assigned `train.steps` is scaled.
+        `data.name` changes, the splits and the label are chosen again for the new data set. A
+        warm-up of the recipe that does not fit into an assigned `train.steps` is scaled.
 
         Args:
             experiment: the recipe.
@@ -185,6 +185,7 @@ class Assignments:
             values["model"] = experiment.model.for_variant(self.values["model.name"])
         if self.values.get("data.name", experiment.data.name) != experiment.data.name:
             values["data"] |= {x: AUTO_SPLIT for x in _SPLITS if values["data"][x] is not None}
+            values["data"]["label"] = None
         name = values["model"]["name"]
         known = config_paths(name)
         for path, value in self.values.items():
