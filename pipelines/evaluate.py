@@ -22,6 +22,7 @@ example: python -m pipelines.evaluate --model runs/pretrain-digits --set data.ev
 _DATA_FIELDS = (
     "data.name",
     "data.data_dir",
+    "data.label",
     "data.eval_split",
     "data.bad_images",
     "train.batch_size",
@@ -73,7 +74,7 @@ def main(values, arguments):
     )
     means = evaluate(
         source,
-        open_source(data.name, data.eval_split, data.data_dir),
+        open_source(data.name, data.eval_split, data.data_dir, data.label),
         strategy,
         batch_size=experiment.train.batch_size,
         bad_images=data.bad_images,

@@ -24,6 +24,7 @@ example: python -m pipelines.fewshot --model runs/pretrain-digits --shots 1,5
 _DATA_FIELDS = (
     "data.name",
     "data.data_dir",
+    "data.label",
     "data.train_split",
     "data.eval_split",
     "data.bad_images",
@@ -40,7 +41,8 @@ def define(values):
     flags.DEFINE_string(
         "l2",
         "1,32,1024,32768",
-        "Strengths of the regularization. The page shows 1024 first, or the first one given.",
+        "Strengths of the regularization; with n at the end multiples of the number of training "
+        "images that are used, such as 0.1n. The page shows 1024 first, or the first one given.",
         **own,
     )
     flags.DEFINE_integer(
@@ -62,9 +64,11 @@ def define(values):
 def main(values, arguments):
     del arguments
     from pipelines.evaluation.few_shot import check_settings
+    from pipelines.evaluation.strength import Strength
 
-    shots, l2 = sorted(_numbers("shots", values.shots, int)), _numbers("l2", values.l2, float)
-    check_settings(shots, l2)
+    shots = sorted(_numbers("shots", values.shots, int))
+    l2 = _numbers("l2", values.l2, Strength.parse)
+    check_settings(shots, [strength.value for strength in l2])
     from pipelines.data.sources.open import open_source
     from pipelines.data.sources.splits import choose_splits
     from pipelines.evaluation import few_shot_report
@@ -82,7 +86,10 @@ def main(values, arguments):
     folder = os.path.join(source.workdir.path if source.workdir else "runs", "fewshot")
     record = few_shot_report.run(
         source,
-        [open_source(data.name, x, data.data_dir) for x in (data.train_split, data.eval_split)],
+        [
+            open_source(data.name, split, data.data_dir, data.label)
+            for split in (data.train_split, data.eval_split)
+        ],
         strategy,
         few_shot_report.Settings(
             shots=tuple(shots),

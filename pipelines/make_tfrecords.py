@@ -25,6 +25,7 @@ SHARED_FLAGS = ("experiment", "set")
 FIELDS = (
     "data.name",
     "data.data_dir",
+    "data.label",
     "data.train_split",
     "data.eval_split",
     "data.bad_images",
@@ -67,7 +68,10 @@ def main(values, arguments):
                 "--split 'test=train[90%:]'."
             )
         splits[name] = split
-    sources = {name: open_source(data.name, split, data.data_dir) for name, split in splits.items()}
+    sources = {
+        name: open_source(data.name, split, data.data_dir, data.label)
+        for name, split in splits.items()
+    }
     if not values.split:
         sources = _labeled(sources)
     written = write_records(sources, values.output, values.shards, data.bad_images)

@@ -44,6 +44,9 @@ class Data(Augmentation):
             name such as imagenet2012:5.1.0.
         data_dir: folder of prepared TFDS data sets; none is the default of TFDS. Relative paths of
             the other kinds of data sets start from this folder.
+        label: name of the label feature of a TFDS data set with several, such as coarse_label of
+            cifar100; none: the one that its supervised_keys name. Other kinds of data sets have one
+            label only.
         train_split: split for training, in TFDS notation, such as train[:90%]. "auto": train, or
             the first 90 % of the only split. The config.json of a run holds the chosen split.
         eval_split: split for evaluation during and after training; none turns evaluation off.
@@ -80,6 +83,7 @@ class Data(Augmentation):
 
     name: str = "digits"
     data_dir: str | None = None
+    label: str | None = None
     train_split: str = AUTO_SPLIT
     eval_split: str | None = AUTO_SPLIT
     fraction: float | None = None

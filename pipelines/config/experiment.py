@@ -164,9 +164,9 @@ class Assignments:
 
         If `model.name` changes, the sizes are those of the new model, not those that the recipe
         set, except `model.image_size`; fields that the new model does not have are dropped. The
-        recipe's pre-logits follow the model (`Model.fit_pre_logits`). If
-        `data.name` changes, the splits are chosen again for the new data set. A warm-up of the
-        recipe that does not fit into an assigned `train.steps` is scaled.
+        recipe's pre-logits follow the model (`Model.fit_pre_logits`). If `data.name` changes, the
+        splits and the label are chosen again for the new data set. A warm-up of the recipe that
+        does not fit into an assigned `train.steps` is scaled.
 
         Args:
             experiment: the recipe.
@@ -187,6 +187,7 @@ class Assignments:
             values["model"] = experiment.model.for_variant(self.values["model.name"])
         if self.values.get("data.name", experiment.data.name) != experiment.data.name:
             values["data"] |= {x: AUTO_SPLIT for x in _SPLITS if values["data"][x] is not None}
+            values["data"]["label"] = None
         name = values["model"]["name"]
         known = config_paths(name)
         for path, value in self.values.items():

@@ -14,6 +14,7 @@ from pipelines.evaluation.features import FeatureExtractor, check_single_label
 from pipelines.evaluation.few_shot import check_features, check_shots, few_shot_grid
 from pipelines.evaluation.linear_probe import linear_probe
 from pipelines.evaluation.neighbors import neighbor_accuracies
+from pipelines.evaluation.strength import Strength
 from pipelines.reports import charts, html_page
 from pipelines.runs.json_file import write_json
 from pipelines.stored_models.stored_model import AS_TRAINED
@@ -22,7 +23,7 @@ from vit_tf.files import storage
 _log = logging.getLogger(__name__)
 
 # The strength of big_vision, whose accuracy is the headline.
-_PUBLISHED_L2 = 1024.0
+_PUBLISHED_L2 = Strength(1024.0)
 # Seconds between two lines while systems are solved.
 _LINE_EVERY = 10.0
 
@@ -33,20 +34,20 @@ class Settings:
 
     Attributes:
         shots: numbers of training examples of each class, ascending.
-        l2: strengths of the regularization.
+        l2: `Strength`s of the regularization.
         seeds: number of selections; their seeds are 0, 1 and so on.
         neighbors: whether to classify by nearest neighbors too.
         probe: whether to fit a linear probe too.
     """
 
     shots: tuple[int, ...]
-    l2: tuple[float, ...]
+    l2: tuple[Strength, ...]
     seeds: int
     neighbors: bool
     probe: bool
 
     @property
-    def headline_l2(self) -> float:
+    def headline(self) -> Strength:
         """The strength whose accuracy is the headline: 1024, or the first if that is not there."""
         return _PUBLISHED_L2 if _PUBLISHED_L2 in self.l2 else self.l2[0]
 
@@ -68,9 +69,11 @@ def run(source, splits, strategy, settings, *, output, batch_size, bad_images, o
         opening: how the model is opened, see `StoredModel.open_model`.
 
     Returns:
-        The dict in `fewshot.json`: the evaluated model and data; "few_shot", a list of dicts with
-        shots, l2, accuracies (one per seed), mean and standard_deviation (divisor n - 1; None for
-        one seed); "neighbors", k -> accuracy; "probe", a dict or None; "notes".
+        The dict in `fewshot.json`: the evaluated model and data; "headline_strength"; "few_shot", a
+        list of dicts with shots, examples (the number of training examples), strength (as asked
+        for), l2 (its value), l2_per_example (divided by examples), accuracies (one per seed), mean
+        and standard_deviation (divisor n - 1; None for one seed); "neighbors", k -> accuracy;
+        "probe", a dict or None; "notes".
 
     Raises:
         UserError: if the model is unpooled, images have lists of labels, a feature is not finite,
@@ -120,7 +123,7 @@ def run(source, splits, strategy, settings, *, output, batch_size, bad_images, o
         "test_examples": len(test.ids),
         "classes": splits[0].num_classes,
         "features": train.values.shape[1],
-        "headline_l2": settings.headline_l2,
+        "headline_strength": str(settings.headline),
     }
     for results in _results(train, test, splits[0].num_classes, settings):
         record |= results
@@ -131,7 +134,7 @@ def run(source, splits, strategy, settings, *, output, batch_size, bad_images, o
 def _write(output, record):
     write_json(os.path.join(output, "fewshot.json"), record)
     header, rows = _table(record)
-    headlines = [row for row in record["few_shot"] if row["l2"] == record["headline_l2"]]
+    headlines = _headlines(record)
     html_page.write_page(
         os.path.join(output, "fewshot.html"),
         "few_shot.html",
@@ -140,6 +143,7 @@ def _write(output, record):
         chart=_chart(record),
         header=header,
         rows=rows,
+        strengths=_both_forms(record),
         others=[*_others(record), *record["notes"]],
     )
 
@@ -152,7 +156,9 @@ def text(record) -> str:
         "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
         for row in [header, *rows]
     ]
-    return "\n".join([_summary(record), *lines, *_others(record), *record["notes"]])
+    return "\n".join(
+        [_summary(record), *lines, _both_forms(record), *_others(record), *record["notes"]]
+    )
 
 
 def _results(train, test, num_classes, settings):
@@ -163,10 +169,13 @@ def _results(train, test, num_classes, settings):
             shown = time.perf_counter()
             _log.info(f"few-shot: {done} of {len(settings.shots)} numbers of shots are done")
         seeds = range(settings.seeds)
-        (grid,) = few_shot_grid(train, test, num_classes, [shots], settings.l2, seeds).tolist()
-        for l2, accuracies in zip(settings.l2, grid, strict=True):
+        examples = shots * num_classes  # `check_shots` found enough of each class.
+        values = [strength.absolute(examples) for strength in settings.l2]
+        (grid,) = few_shot_grid(train, test, num_classes, [shots], values, seeds).tolist()
+        for strength, l2, accuracies in zip(settings.l2, values, grid, strict=True):
             spread = statistics.stdev(accuracies) if len(accuracies) > 1 else None
-            row = {"shots": shots, "l2": l2, "accuracies": accuracies}
+            row = {"shots": shots, "examples": examples, "strength": str(strength), "l2": l2}
+            row |= {"l2_per_example": l2 / examples, "accuracies": accuracies}
             row |= {"mean": statistics.fmean(accuracies), "standard_deviation": spread}
             rows.append(row)
     notes = []
@@ -190,10 +199,23 @@ def _summary(record):
 
 def _table(record):
     """The header and the rows of accuracies in %, as lists of texts."""
-    cells = {(row["shots"], row["l2"]): _percent(row) for row in record["few_shot"]}
-    shots, l2 = (list(dict.fromkeys(column)) for column in zip(*cells, strict=True))
-    header = ["shots", *(f"l2={strength:g}" for strength in l2)]
-    return header, [[str(n), *(cells[n, strength] for strength in l2)] for n in shots]
+    cells = {(row["shots"], row["strength"]): _percent(row) for row in record["few_shot"]}
+    shots, strengths = (list(dict.fromkeys(column)) for column in zip(*cells, strict=True))
+    header = ["shots", *(f"l2={strength}" for strength in strengths)]
+    return header, [[str(n), *(cells[n, strength] for strength in strengths)] for n in shots]
+
+
+def _headlines(record):
+    return [row for row in record["few_shot"] if row["strength"] == record["headline_strength"]]
+
+
+def _both_forms(record):
+    """A line with the headline strength, absolute and as a multiple of the number of examples."""
+    forms = (
+        f"{row['l2']:g} = {row['l2_per_example']:g}n for n={row['examples']}"
+        for row in _headlines(record)
+    )
+    return f"l2={record['headline_strength']}: {', '.join(forms)}"
 
 
 def _percent(row):
@@ -215,12 +237,12 @@ def _others(record):
 
 
 def _chart(record):
-    strengths = list(dict.fromkeys(row["l2"] for row in record["few_shot"]))
+    asked = list(dict.fromkeys(row["strength"] for row in record["few_shot"]))
     # The headline is among the curves.
-    strengths.sort(key=lambda strength: strength != record["headline_l2"])
+    shown = sorted(asked, key=lambda strength: strength != record["headline_strength"])
     curves = {}
-    for strength in sorted(strengths[: charts.MAX_CURVES]):
-        rows = [row for row in record["few_shot"] if row["l2"] == strength]
+    for strength in sorted(shown[: charts.MAX_CURVES], key=asked.index):
+        rows = [row for row in record["few_shot"] if row["strength"] == strength]
         points = [row["shots"] for row in rows], [row["mean"] for row in rows]
-        curves[f"l2={strength:g}"] = points
+        curves[f"l2={strength}"] = points
     return charts.line_chart(curves, "training images per class", "accuracy", percent=True)

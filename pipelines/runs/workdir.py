@@ -49,7 +49,13 @@ def lasting_differences(before: Experiment, now: Experiment, also=()) -> list[st
         also: paths of further settings that may change.
     """
     changed = differences(before.to_dict(), now.to_dict())
-    return [line for line in changed if line.split(":")[0] not in (*_MAY_CHANGE, *also)]
+    # Few-shot evaluations only report, unless they choose the best checkpoint.
+    reported = () if now.train.best_metric == "few_shot" else ("few_shot.",)
+    return [
+        line
+        for line in changed
+        if line.split(":")[0] not in (*_MAY_CHANGE, *also) and not line.startswith(reported)
+    ]
 
 
 class Workdir:

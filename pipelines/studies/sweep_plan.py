@@ -24,6 +24,7 @@ _SHARED = (
     "seed",
     "data.name",
     "data.data_dir",
+    "data.label",
     "data.train_split",
     "data.eval_split",
     "train.deterministic",
@@ -101,7 +102,7 @@ def make_plan(experiment, grid, hold_out, seeds, replicas, assigned=()) -> Plan:
         raise UserError(
             "data.eval_split is none, but the best trial is tested there. Set it to a split."
         )
-    source = open_source(base.data.name, base.data.train_split, base.data.data_dir)
+    source = open_source(base.data.name, base.data.train_split, base.data.data_dir, base.data.label)
     rest, held, examples = held_out_splits(source, hold_out)
     checked = set()  # Initial weights and models that fit.
     say_once = functools.cache(_log.info)  # Trials with the same steps have the same lines.

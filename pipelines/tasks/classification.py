@@ -52,6 +52,10 @@ class Classification:
         """The part of the model whose weights a run writes: all of it."""
         return model
 
+    def features(self, model):
+        """The function from images to the features of few-shot evaluations: the head's input."""
+        return model.features
+
     def zero_kernel(self, model):
         """The kernel that starts with zeros, so that nothing below it learns before it does."""
         return model.head.kernel

@@ -60,6 +60,19 @@ class MaskedPatches:
         """The part of the model whose weights a run writes."""
         return model.encoder
 
+    def features(self, model):
+        """The function from images to the features of few-shot evaluations: float32 `[b, D]`.
+
+        They are the mean of the final patch tokens: no loss trains the class token directly.
+        """
+
+        def mean_of_patches(images):
+            tokens, _ = model.encoder.encode(model.encoder.embed(images))
+            patches = tokens[:, self.config.num_prefix_tokens :]
+            return tf.reduce_mean(tf.cast(patches, tf.float32), axis=1)
+
+        return mean_of_patches
+
     def zero_kernel(self, model):
         """The kernel that starts with zeros, so that nothing below it learns before it does."""
         return model.prediction.kernel

@@ -123,7 +123,7 @@ def run_actions(prepared, trainer, reconstructions, store, progress, signals) ->
 
         actions.append(Action(every=settings.eval_every, act=reconstruct, is_evaluation=True))
     if (few_shot := data.few_shot) is not None:
-        features, own = task.encoder(model).features, prepared.experiment.few_shot
+        features, own = task.features(model), prepared.experiment.few_shot
         monitor = FewShotMonitor(features, strategy, few_shot.train, few_shot.test, own, signals)
         actions.append(few_shot_action(settings, trainer, monitor, store, progress))
     # Last: the last line of metrics is then the evaluation.

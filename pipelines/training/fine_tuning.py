@@ -188,7 +188,7 @@ def _count(data):
 
 def _open(data):
     data, _ = with_splits(data)
-    return open_source(data.name, data.train_split, data.data_dir)
+    return open_source(data.name, data.train_split, data.data_dir, data.label)
 
 
 def check_initial(experiment, assignments):

@@ -19,6 +19,9 @@ from pipelines.evaluation.features import check_single_label
 from pipelines.evaluation.few_shot import check_shots
 from vit_tf import Preprocessing
 
+# The central crop of the few-shot protocol: 224 of 256 pixels.
+_PROTOCOL_CROP = 0.875
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainData:
@@ -125,7 +128,7 @@ def open_data(experiment, run) -> RunData:
     )
     if settings.eval_split is None:
         return RunData(train=data)
-    source = open_source(settings.name, settings.eval_split, settings.data_dir)
+    source = open_source(settings.name, settings.eval_split, settings.data_dir, settings.label)
     source.read([0])  # A split without labels is refused now, not at the first evaluation.
     evaluation = EvaluationData(
         source=source,
@@ -161,15 +164,14 @@ def open_few_shot_data(experiment, bad_images=None) -> FewShotData | None:
             "few_shot.eval_split."
         )
     train, test = (
-        open_source(data.name, split, data.data_dir)
+        open_source(data.name, split, data.data_dir, data.label)
         for split in (data.train_split, data.eval_split)
     )
     check_single_label(train)
     check_shots(read_labels(train), train, max(experiment.few_shot.shots), "few_shot.shots")
     test.read([0])  # A split without labels is refused now, not at the first evaluation.
-    preprocessing = experiment.preprocessing()
     shared = {
-        "preprocessing": dataclasses.replace(preprocessing, dtype=data.eval_image_dtype),
+        "preprocessing": _few_shot_preprocessing(experiment),
         "batch_size": experiment.train.batch_size,
         "bad_images": bad_images,
     }
@@ -183,7 +185,24 @@ def _few_shot_section(experiment):
     splits = {"train_split": asked.train_split, "eval_split": asked.eval_split}
     if asked.name is None:
         given = {name: split for name, split in splits.items() if split != AUTO_SPLIT}
-        return dataclasses.replace(own, **given)
+        return dataclasses.replace(own, label=asked.label or own.label, **given)
     directory = asked.data_dir or own.data_dir
-    other = dataclasses.replace(own, name=asked.name, data_dir=directory, **splits)
+    other = dataclasses.replace(
+        own, name=asked.name, data_dir=directory, label=asked.label, **splits
+    )
     return choose_splits(other)
+
+
+def _few_shot_preprocessing(experiment):
+    """The `Preprocessing` that few_shot.preprocessing names (docs/paper.md H.1)."""
+    usual = experiment.preprocessing()
+    if experiment.few_shot.preprocessing == "run":
+        return dataclasses.replace(usual, dtype=experiment.data.eval_image_dtype)
+    return dataclasses.replace(
+        usual,
+        resize="squash",
+        resize_to=None,
+        crop_fraction=_PROTOCOL_CROP,
+        interpolation="bilinear",
+        antialias=False,
+    )

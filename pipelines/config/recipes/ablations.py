@@ -4,6 +4,7 @@ import dataclasses
 
 from pipelines.config import Experiment, Optimizer, Schedule
 from pipelines.config.recipes.pretraining import (
+    IMAGENET_FEW_SHOT,
     JFT_DATA,
     imagenet,
     pretraining_length,
@@ -56,6 +57,7 @@ def _jft_sgd(model, accuracy) -> Experiment:
             warmup_steps=5_000, decay="staircase", decay_at=(10 / 40, 23 / 40, 30 / 40, 37 / 40)
         ),
         train=pretraining_length(7, JFT),
+        few_shot=IMAGENET_FEW_SHOT,
     )
 
 

@@ -8,6 +8,7 @@ from pipelines.config.recipes.pretraining import (
     CENTRAL_CROP,
     IMAGENET_21K_DATA,
     IMAGENET_DATA,
+    IMAGENET_FEW_SHOT,
     pretraining_length,
     pretraining_model,
 )
@@ -38,6 +39,7 @@ def _augreg(dataset, level, images, epochs, head_bias, expected) -> Experiment:
         optimizer=Optimizer(name="adamw", learning_rate=1e-3, weight_decay=0.1, clip_norm=1.0),
         schedule=Schedule(warmup_steps=10_000, decay="cosine"),
         train=pretraining_length(epochs, images),
+        few_shot=IMAGENET_FEW_SHOT,
     )
 
 
@@ -79,6 +81,7 @@ def imagenet_vit_s16_baseline() -> Experiment:
             eval_every=5_000,
             checkpoint_every=5_000,
         ),
+        few_shot=IMAGENET_FEW_SHOT,
     )
 
 

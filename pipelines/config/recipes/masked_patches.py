@@ -4,7 +4,7 @@ import dataclasses
 
 from pipelines.config import Experiment, Masking, Model, Optimizer, Schedule, Train
 from pipelines.config.recipes.built_in import digits
-from pipelines.config.recipes.pretraining import BATCH_SIZE, JFT_DATA
+from pipelines.config.recipes.pretraining import BATCH_SIZE, IMAGENET_FEW_SHOT, JFT_DATA
 from pipelines.config.recipes.rows import one_per_row
 
 
@@ -33,6 +33,7 @@ def _jft(target, finding) -> Experiment:
             eval_every=10_000,
             checkpoint_every=5_000,
         ),
+        few_shot=IMAGENET_FEW_SHOT,
     )
 
 

@@ -3,7 +3,7 @@
 R152x2 with 14 epochs and R200x3 have no row in the table.
 """
 
-from pipelines.config import Data, Experiment, Model, Optimizer, Schedule, Train
+from pipelines.config import Data, Experiment, FewShot, Model, Optimizer, Schedule, Train
 from pipelines.config.recipes.rows import IMAGENET, IMAGENET_21K, JFT, one_per_row, steps_for
 from vit_tf.config.variants import get_variant
 
@@ -16,6 +16,15 @@ JFT_DATA = Data(name="tfrecord:jft300m", **CENTRAL_CROP)
 IMAGENET_21K_DATA = Data(name="tfrecord:imagenet21k", **CENTRAL_CROP)
 IMAGENET_DATA = Data(
     name="imagenet2012", train_split="train", eval_split="validation", **CENTRAL_CROP
+)
+# Few-shot evaluations of all pre-training runs: the published protocol (docs/paper.md H.1). They
+# are off until train.few_shot_every is set.
+IMAGENET_FEW_SHOT = FewShot(
+    name="imagenet2012",
+    train_split="train[:65000]",
+    eval_split="validation",
+    preprocessing="protocol",
+    shots=(1, 5, 10, 25),
 )
 
 
@@ -70,6 +79,7 @@ def _jft(model, epochs, learning_rate, accuracy, exaflops) -> Experiment:
         optimizer=_adam(learning_rate, weight_decay=0.1),
         schedule=Schedule(warmup_steps=10_000, decay="linear"),
         train=pretraining_length(epochs, JFT),
+        few_shot=IMAGENET_FEW_SHOT,
     )
 
 
@@ -89,6 +99,7 @@ def _imagenet21k(model, epochs, expected) -> Experiment:
         optimizer=_adam(1e-3, weight_decay=0.03),
         schedule=Schedule(warmup_steps=10_000, decay="linear"),
         train=pretraining_length(epochs, IMAGENET_21K),
+        few_shot=IMAGENET_FEW_SHOT,
     )
 
 
@@ -109,6 +120,7 @@ def imagenet(model, accuracy) -> Experiment:
         optimizer=_adam(3e-3, weight_decay=0.3, clip_norm=1.0),
         schedule=Schedule(warmup_steps=10_000, decay="cosine"),
         train=pretraining_length(300, IMAGENET),
+        few_shot=IMAGENET_FEW_SHOT,
     )
 
 

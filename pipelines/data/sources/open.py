@@ -7,6 +7,7 @@ from pipelines.data.sources.folders import folder_splits, open_folder
 from pipelines.data.sources.lists import list_splits, open_list
 from pipelines.data.sources.records import open_records, record_splits
 from pipelines.data.sources.tfds_source import open_tfds, tfds_splits
+from pipelines.errors import DataError
 
 # `data.name=<kind>:<path>`: kind -> (function that opens a split, function that lists the splits).
 # All other names are TFDS data sets.
@@ -17,7 +18,7 @@ _KINDS = {
 }
 
 
-def open_source(name, split, data_dir=None):
+def open_source(name, split, data_dir=None, label=None):
     """Opens a split of a data set.
 
     | name | |
@@ -33,15 +34,24 @@ must be prepared before |
         split: split in TFDS notation: "train", "train[:90%]", "train[100:]", "train+validation".
         data_dir: folder of prepared TFDS data sets; None is the default of TFDS. Relative paths of
             the other kinds start from this folder; None is the current directory.
+        label: the label feature of a TFDS data set, see `tfds_features.py`; None takes its usual
+            one. The other kinds have one label only.
 
     Returns:
         A `DataSource`.
 
     Raises:
         DataError: if the data set or split does not exist, its files are missing, or it has no
-            labeled images.
+            labeled images or no such label.
     """
     (open_split, _), path = _find_kind(name)
+    if open_split is open_tfds:
+        return open_tfds(path, split, data_dir, label)
+    if label is not None:
+        raise DataError(
+            f"data.label={label} chooses a label of a TFDS data set, but {name} has one label "
+            "only. Leave it out."
+        )
     return open_split(path, split, data_dir)
 
 

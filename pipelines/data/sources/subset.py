@@ -38,7 +38,8 @@ def open_train_source(data):
         DataError: as `open_source`; if the part would be empty, a class has fewer than
             `data.per_class` examples, or `data.per_class` is set for lists of labels.
     """
-    return choose_subset(data, open_source(data.name, data.train_split, data.data_dir))
+    source = open_source(data.name, data.train_split, data.data_dir, data.label)
+    return choose_subset(data, source)
 
 
 def choose_subset(data, source):

@@ -11,6 +11,7 @@ from pipelines.data.sources import tfds_catalog
 from pipelines.data.sources.arrays import EncodedSource
 from pipelines.data.sources.record_files import RecordFiles
 from pipelines.data.sources.source import own_threads, resolve_split, shard_lengths_within
+from pipelines.data.sources.tfds_features import image_and_label, is_list_of_labels
 from pipelines.errors import DataError, MissingLabelError, first_line
 
 _ROWS_PER_READ = 256
@@ -20,9 +21,15 @@ class TfdsSource(RecordFiles):
     """A split of a data set that TFDS stored as TFRecord files.
 
     Its ids follow the stored order of the whole split.
+
+    Args:
+        builder: TFDS builder.
+        split: the split, in TFDS notation.
+        split_ranges: its parts, from `resolve_split`.
+        keys: names of the image feature and of the label feature.
     """
 
-    def __init__(self, builder, split, split_ranges):
+    def __init__(self, builder, split, split_ranges, keys):
         splits = builder.info.splits
         used = dict.fromkeys(split_range.split for split_range in split_ranges)
         files = {
@@ -31,13 +38,13 @@ class TfdsSource(RecordFiles):
             ]
             for key in used
         }
-        self._data_dir = builder.data_dir
+        self._data_dir, self._label = builder.data_dir, keys[1]
         super().__init__(
             files,
-            _image_and_label(builder),
+            keys,
             split_ranges=split_ranges,
             shard_lengths=shard_lengths_within(splits, split_ranges),
-            **_description(builder, split),
+            **_description(builder, split, keys[1]),
         )
 
     def _unreadable(self, reason, files):
@@ -46,6 +53,10 @@ class TfdsSource(RecordFiles):
             f"{' or '.join(files)} again."
         )
 
+    def content_stamp(self):
+        """See `DataSource.content_stamp`; the same files hold all labels of the data set."""
+        return f"{super().content_stamp()} {self._label}"
+
     def _check_labels(self, ids, labels):
         # Published test splits without labels have label -1.
         if not self.multi_label and (labels.values == -1).any():
@@ -53,10 +64,10 @@ class TfdsSource(RecordFiles):
         super()._check_labels(ids, labels)
 
 
-def _description(builder, split):
-    """The name of a source, and its classes, as arguments of `DataSource` by name."""
-    feature = builder.info.features[_image_and_label(builder)[1]]
-    multi_label = not isinstance(feature, tfds.features.ClassLabel)
+def _description(builder, split, label):
+    """The name of a source, and the classes of its label, as arguments of `DataSource` by name."""
+    feature = builder.info.features[label]
+    multi_label = is_list_of_labels(feature)
     return {
         "name": "/".join(filter(None, [builder.name, builder.builder_config_name])),
         "version": str(builder.version),
@@ -66,10 +77,10 @@ def _description(builder, split):
     }
 
 
-def open_tfds(name, split, data_dir=None):
+def open_tfds(name, split, data_dir=None, label=None):
     """Opens a split of a prepared TFDS data set; arguments as for `open_source`."""
     builder = tfds_catalog.find_builder(name, data_dir)
-    _image_and_label(builder)
+    keys = image_and_label(builder, label)
     splits, file_format = builder.info.splits, builder.info.file_format
     if file_format not in (None, tfds.core.FileFormat.TFRECORD):
         raise DataError(
@@ -85,11 +96,11 @@ def open_tfds(name, split, data_dir=None):
         raise tfds_catalog.not_prepared_error(name, builder) from None
     is_stored = split_ranges and stored == splits[split_ranges[0].split].num_examples
     if is_stored:
-        return TfdsSource(builder, split, split_ranges)
+        return TfdsSource(builder, split, split_ranges, keys)
 
     # The mocks of TFDS have no files: all examples are read once and kept.
-    description = _description(builder, split)
-    images, labels = _fetch(builder, split, f"{builder.name} split {split!r}")
+    description = _description(builder, split, keys[1])
+    images, labels = _fetch(builder, split, keys, f"{builder.name} split {split!r}")
     labels = labels.column(description["multi_label"])
     return EncodedSource(images, labels, description.pop("labels"), **description)
 
@@ -97,38 +108,6 @@ def open_tfds(name, split, data_dir=None):
 def tfds_splits(name, data_dir=None):
     """Returns the split names of a TFDS data set; an empty tuple if it is not prepared."""
     return tuple(tfds_catalog.find_builder(name, data_dir).info.splits)
-
-
-def _image_and_label(builder):
-    """Returns the names of the image feature and of the label feature.
-
-    Without a class label for the whole image, the feature of labels is a list of class labels:
-    `labels`, or the only one.
-    """
-    features = builder.info.features
-    images = [key for key in features if isinstance(features[key], tfds.features.Image)]
-    labels = [key for key in features if isinstance(features[key], tfds.features.ClassLabel)]
-    if not labels:
-        labels = [key for key in features if _is_list_of_labels(features[key])]
-        labels = ["labels"] if "labels" in labels else labels
-    keys = builder.info.supervised_keys
-    if not keys or len(keys) != 2 or keys[0] not in images or keys[1] not in labels:
-        keys = (images[0], labels[0]) if len(images) == len(labels) == 1 else None
-    if keys is None or features[keys[0]].np_dtype not in (np.uint8, np.uint16):
-        raise DataError(
-            f"{builder.name} is not a data set for image classification. Expected one image of "
-            f"integers and one class label, or list of class labels, in each example. Received the "
-            f"features: "
-            f"{', '.join(f'{key} ({type(features[key]).__name__})' for key in features)}."
-        )
-    return keys
-
-
-def _is_list_of_labels(feature):
-    """Whether a feature is a sequence of class labels. One of fixed length is no set of labels."""
-    if not isinstance(feature, tfds.features.Sequence):
-        return False
-    return isinstance(feature.feature, tfds.features.ClassLabel) and feature.shape == (None,)
 
 
 class _SelectedFeatures(tfds.decode.PartialDecoding):
@@ -143,15 +122,16 @@ class _SelectedFeatures(tfds.decode.PartialDecoding):
         return tfds.features.FeaturesDict(selected)
 
 
-def _fetch(builder, split, title):
+def _fetch(builder, split, keys, title):
     """Reads encoded images, object `[n]`, and `RaggedLabels`, in stored order.
 
     Args:
         builder: TFDS builder.
         split: the split to read, in a form that TFDS accepts.
+        keys: names of the image feature and of the label feature.
         title: name of the source in messages.
     """
-    image_key, label_key = _image_and_label(builder)
+    image_key, label_key = keys
     dataset = builder.as_dataset(
         split=split,
         decoders=_SelectedFeatures((image_key, label_key), {image_key: tfds.decode.SkipDecoding()}),
@@ -160,7 +140,7 @@ def _fetch(builder, split, title):
             options=own_threads(), interleave_cycle_length=1, try_autocache=False
         ),
     )
-    multi_label = _is_list_of_labels(builder.info.features[label_key])
+    multi_label = is_list_of_labels(builder.info.features[label_key])
 
     def columns(batch):
         labels = batch[label_key]

@@ -21,6 +21,8 @@ VALUES = {
     "masking.fraction": ("0.15", 0.15),
     "few_shot.name": ("shapes", "shapes"),
     "few_shot.data_dir": ("/data", "/data"),
+    "few_shot.label": ("species", "species"),
+    "few_shot.preprocessing": ("protocol", "protocol"),
     "few_shot.train_split": ("train[:9]", "train[:9]"),
     "few_shot.eval_split": ("test", "test"),
     "few_shot.shots": ("5,25", (5, 25)),
@@ -55,6 +57,7 @@ VALUES = {
     "model.recompute": ("blocks", "blocks"),
     "data.name": ("cifar10", "cifar10"),
     "data.data_dir": ("/data", "/data"),
+    "data.label": ("coarse_label", "coarse_label"),
     "data.train_split": ("train[:90%]", "train[:90%]"),
     "data.eval_split": ("none", None),
     "data.fraction": ("0.1", 0.1),
@@ -265,6 +268,11 @@ def test_another_data_set_brings_its_own_splits():
     assert (kept.train_split, kept.eval_split) == ("train[:90%]", "train[90%:]")
     changed = override(experiment, ["data.name=folder:pets", "data.eval_split=val"]).data
     assert (changed.train_split, changed.eval_split) == ("auto", "val")
+    labeled = override(experiment, ["data.label=coarse_label"])
+    assert override(labeled, ["data.name=cifar10"]).data.label == "coarse_label"
+    assert override(labeled, ["data.name=oxford_iiit_pet"]).data.label is None
+    other = ["data.name=oxford_iiit_pet", "data.label=species"]
+    assert override(labeled, other).data.label == "species"
     without = override(experiment, ["data.eval_split=none"])
     assert override(without, ["data.name=folder:pets"]).data.eval_split is None
 

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from pipelines.config import Experiment, override
+from pipelines.config import Experiment, FewShot, override
 from pipelines.config.recipes import GROUPS, RECIPES, ablations, bit, get_recipe, pretraining
 from pipelines.config.summary import summary
 from tests.checkout import ROOT
@@ -124,6 +124,23 @@ def test_pre_training_is_table_3():
     assert RECIPE["jft_vit_b16"].train.steps == steps["JFT_7_epochs"]
     assert RECIPE["jft_vit_h14"].train.steps == steps["JFT_14_epochs"]
     assert RECIPE["imagenet_vit_b16"].train.steps == steps["ImageNet_300_epochs_1281167_images"]
+
+
+def test_few_shot_evaluations_of_pre_training_are_the_protocol():
+    """All recipes of the paper that train from random weights; they turn nothing on."""
+    names = {name for name in RECIPES if RECIPE[name].init_from is None}
+    for name in names - {"digits", "shapes", "mpp_digits"}:
+        recipe = RECIPE[name]
+        assert recipe.train.few_shot_every == 0
+        assert recipe.few_shot == FewShot(
+            name="imagenet2012",
+            train_split="train[:65000]",
+            eval_split="validation",
+            preprocessing="protocol",
+            shots=(1, 5, 10, 25),
+            l2=2.0**10,
+            seeds=3,
+        )
 
 
 def test_expected_results_of_pre_training_are_published():

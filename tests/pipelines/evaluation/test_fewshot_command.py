@@ -19,7 +19,7 @@ from tests.pipelines.tiny import tiny_experiment
 from tests.vit_tf import tiny
 from vit_tf.images.decoding import decode_image
 
-FEW = ["--shots=2,1", "--l2=32,1024", "--seeds=2"]
+FEW = ["--shots=2,1", "--l2=32,1024,0.1n", "--seeds=2"]
 SPLITS = ["--set=data.train_split=train[:120]", "--set=data.eval_split=test[:60]"]
 
 
@@ -58,8 +58,8 @@ def test_a_model_has_one_result_in_every_form(workdir, command, tmp_path):
     assert os.path.exists(tmp_path / "run/fewshot/fewshot.html")
     assert records["model.npz"] == records["model.keras"] == records["run"]
     record = records["run"]
-    kept = ("train_examples", "test_examples", "classes", "features", "headline_l2")
-    assert [record[name] for name in kept] == [120, 60, 10, 16, 1024]
+    kept = ("train_examples", "test_examples", "classes", "features", "headline_strength")
+    assert [record[name] for name in kept] == [120, 60, 10, 16, "1024"]
 
     parts = []
     for split in ("train[:120]", "test[:60]"):
@@ -67,11 +67,15 @@ def test_a_model_has_one_result_in_every_form(workdir, command, tmp_path):
         rows = source.read(range(source.num_examples))
         images = tf.stack([preprocessing(decode_image(image)) for image in rows.images])
         parts += [model.features(images).numpy(), rows.labels]
-    assert [(row["shots"], row["l2"]) for row in record["few_shot"]] == [
-        (1, 32),
-        (1, 1024),
-        (2, 32),
-        (2, 1024),
+    # Both forms of each strength: absolute, and as a multiple of the 10 or 20 training images.
+    kept = ("shots", "examples", "strength", "l2", "l2_per_example")
+    assert [tuple(row[name] for name in kept) for row in record["few_shot"]] == [
+        (1, 10, "32", 32, 3.2),
+        (1, 10, "1024", 1024, 102.4),
+        (1, 10, "0.1n", 1, 0.1),
+        (2, 20, "32", 32, 1.6),
+        (2, 20, "1024", 1024, 51.2),
+        (2, 20, "0.1n", 2, 0.1),
     ]
     for row in record["few_shot"]:
         wanted = [few_shot_accuracy(*parts, 10, row["shots"], seed, row["l2"]) for seed in (0, 1)]
@@ -87,13 +91,15 @@ def test_the_shipped_model_the_cache_and_the_files(command, tmp_path, monkeypatc
     assert first.returncode == 0, first.stderr
     lines = first.stdout.splitlines()
     assert lines[0].startswith("shipped on digits/all: 120 training images (train[:120]), 60 test")
-    assert lines[1].split() == ["shots", "l2=32", "l2=1024"]
-    assert [line.split()[0] for line in lines[2:]] == ["1", "2", "k-NN:", "linear"]
-    assert "+-" in lines[2] and "(k=20)" in lines[4]
+    assert lines[1].split() == ["shots", "l2=32", "l2=1024", "l2=0.1n"]
+    assert [line.split()[0] for line in lines[2:]] == ["1", "2", "l2=1024:", "k-NN:", "linear"]
+    assert "+-" in lines[2] and "(k=20)" in lines[5]
+    both = "1024 = 102.4n for n=10, 1024 = 51.2n for n=20"
+    assert lines[4] == f"l2=1024: {both}"
     record = json.loads((tmp_path / "out/fewshot.json").read_text())
     page = (tmp_path / "out/fewshot.html").read_text()
     # Names of curves and columns, and titles of the points at both numbers of shots.
-    assert page.count(">l2=") == 2 + 2 + 2 * 2 and "<td>2</td>" in page
+    assert page.count(">l2=") == 3 + 3 + 3 * 2 + 1 and "<td>2</td>" in page and both in page
     caches = [name for name in os.listdir(tmp_path / "out") if name.startswith("features-")]
     assert len(caches) == 2
 
@@ -103,10 +109,10 @@ def test_the_shipped_model_the_cache_and_the_files(command, tmp_path, monkeypatc
     assert again.returncode == 0, again.stderr
     assert again.stderr.count("features of digits/all") == again.stderr.count(": from out/") == 2
     less = json.loads(again.stdout)
-    assert (less["neighbors"], less["probe"], less["headline_l2"]) == ({}, None, 1)
+    assert (less["neighbors"], less["probe"], less["headline_strength"]) == ({}, None, "1")
     assert {row["standard_deviation"] for row in less["few_shot"]} == {None}
     page = (tmp_path / "out/fewshot.html").read_text()
-    assert page.count(">l2=") == 4 + 5 + 4 * 2 and "l2=5" in page
+    assert page.count(">l2=") == 4 + 5 + 4 * 2 + 1 and "l2=5" in page
     assert record["neighbors"] and record["probe"]["accuracy"] > 0.9
 
     (tmp_path / "out" / caches[0]).write_bytes(b"PK")
@@ -135,6 +141,8 @@ def test_the_shipped_model_the_cache_and_the_files(command, tmp_path, monkeypatc
         (["--shots=1.5"], ["--shots=1.5 is not readable"]),
         (["--l2=1,-3"], ["positive, finite values of l2", "-3.0"]),
         (["--l2=nan"], ["positive, finite values of l2"]),
+        (["--l2=-0.1n"], ["positive, finite values of l2", "-0.1"]),
+        (["--l2=n"], ["--l2=n is not readable", "numbers with commas"]),
         (["--seeds=0"], ["seeds"]),
         (["--seeds=1001"], ["seeds", "1001", "1000"]),
         (["--model="], ["--model is empty"]),

@@ -246,3 +246,20 @@ def test_pictures_show_image_mask_target_and_prediction(target):
         expected = value if target == "pixels" else (16 + 224 * value) / 255
         np.testing.assert_allclose(drawn, expected, atol=1e-6)
         np.testing.assert_array_equal(shown["prediction"][index], drawn)
+
+
+@pytest.mark.parametrize("classifier", ["token", "gap"])
+def test_features_are_the_mean_of_the_patches(classifier):
+    """The class token, which no loss trains directly, is not among them."""
+    learned = task(classifier=classifier, representation_size=None)
+    model = learned.create_model("float32")
+    tiny.randomize(model)
+    images = tiny.images()
+    tokens, _ = model.encoder.encode(model.encoder.embed(images))
+    patches = math.prod(model.config.grid)
+    expected = tokens.numpy().astype(np.float64)[:, -patches:].mean(axis=1)
+    received = learned.features(model)(images)
+    np.testing.assert_allclose(received, expected, rtol=0, atol=1e-5)
+    # The head's input of a GAP model is the same, that of a token model is not.
+    distance = np.abs(model.encoder.features(images) - expected).max()
+    assert distance < 1e-5 if classifier == "gap" else distance > 0.1

@@ -1,9 +1,13 @@
 """Few-shot evaluations during training: what is logged, which checkpoint is best, restarts."""
 
+import dataclasses
+
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from pipelines.config import override
+from pipelines.config import FewShot, override
+from pipelines.config.recipes.pretraining import IMAGENET_FEW_SHOT
 from pipelines.data.sources.open import open_source
 from pipelines.errors import UserError
 from pipelines.evaluation.evaluation_step import EvaluationData
@@ -11,9 +15,10 @@ from pipelines.evaluation.features import FeatureExtractor
 from pipelines.evaluation.few_shot import few_shot_accuracy
 from pipelines.runs import checkpoints
 from pipelines.runs.json_file import read_json
-from pipelines.runs.workdir import Workdir
+from pipelines.runs.workdir import Workdir, lasting_differences
 from pipelines.stored_models import model_source
 from pipelines.training.train import train
+from pipelines.training.train_data import open_few_shot_data
 from tests.pipelines.tiny import cut_short, one_device, tiny_experiment, two_replicas
 from tests.pipelines.training_runs import without_compiling
 
@@ -84,6 +89,19 @@ def test_a_restart_repeats_no_evaluation(run, tmp_path, uncompiled):
     assert len([x for x in Workdir(workdir).read_metrics() if KEYS[0] in x]) == 3
 
 
+@pytest.mark.parametrize("metric", ["few_shot", "evaluation"])
+def test_other_evaluations_are_the_same_run_unless_they_choose_the_best(metric):
+    """A run of an earlier recipe, without the protocol in `few_shot`, goes on."""
+    before = tiny_experiment(*SETTINGS, f"train.best_metric={metric}")
+    protocol = dataclasses.asdict(IMAGENET_FEW_SHOT) | {"l2": 32.0}
+    now = dataclasses.replace(before, few_shot=FewShot(**protocol))
+    found = lasting_differences(before, now)
+    assert [line.split(":")[0] for line in found] == (metric == "few_shot") * [
+        *("few_shot.eval_split", "few_shot.name", "few_shot.preprocessing"),
+        *("few_shot.seeds", "few_shot.shots", "few_shot.train_split"),
+    ]
+
+
 def test_two_replicas_and_another_data_set(tmp_path, uncompiled):
     other = ("few_shot.name=digits", "few_shot.train_split=train[:200]")
     other += (
@@ -99,6 +117,34 @@ def test_two_replicas_and_another_data_set(tmp_path, uncompiled):
     after = [lines(tmp_path / name)[1] for name in ("one", "two")]
     # The weights differ by rounding, so an image with nearly equal scores may change sides.
     np.testing.assert_allclose(*after, atol=1.01 / 99)
+
+
+def _few_shot_preprocessing(*assignments):
+    data = open_few_shot_data(tiny_experiment(*SETTINGS, *assignments))
+    assert data.train.preprocessing == data.test.preprocessing
+    return data.test.preprocessing
+
+
+def test_the_protocol_resizes_to_256_without_aspect_and_crops_224():
+    """The run's own rule keeps the aspect ratio; a wide image shows the difference."""
+    own = ("model.image_size=224", "model.patch_size=32", "data.resize=resize_small")
+    own += ("data.resize_to=256", "data.interpolation=area")
+    preprocessing = _few_shot_preprocessing(*own, "few_shot.preprocessing=protocol")
+    image = np.random.default_rng(0).integers(0, 256, [300, 500, 3], np.uint8)
+    resized = tf.image.resize(image, [256, 256]).numpy()[16:240, 16:240]
+    received = preprocessing(image).numpy()
+    np.testing.assert_allclose(received, resized / 127.5 - 1, rtol=0, atol=1e-6)
+    usual = _few_shot_preprocessing(*own)
+    assert usual == tiny_experiment(*SETTINGS, *own).preprocessing()
+    assert np.abs(usual(image).numpy() - received).mean() > 0.1
+
+
+@pytest.mark.parametrize(("size", "resized"), [("384", 438), ("224,160", 256), ("16", 18)])
+def test_the_protocol_keeps_its_fraction_at_other_sizes(size, resized):
+    own = (f"model.image_size={size}", "few_shot.preprocessing=protocol")
+    preprocessing = _few_shot_preprocessing(*own, "data.antialias=true", "data.image_dtype=uint8")
+    assert (preprocessing.resize, preprocessing.resize_to) == ("squash", resized)
+    assert (preprocessing.antialias, preprocessing.dtype) == (False, "float32")
 
 
 @pytest.mark.parametrize(
@@ -127,6 +173,7 @@ def test_wrong_data(assignments, message, tmp_path):
         (["few_shot.shots=0,1"], "few_shot.shots must be numbers from 1 on"),
         (["few_shot.l2=0"], "few_shot.l2 must be above 0"),
         (["few_shot.seeds=0"], "few_shot.seeds"),
+        (["few_shot.preprocessing=own"], "few_shot.preprocessing must be one of run, protocol"),
     ],
 )
 def test_wrong_settings(assignments, message):

@@ -6,7 +6,9 @@ import tensorflow as tf
 
 import vit_tf
 from pipelines.config import Experiment, override, recipes
+from pipelines.data.sources.open import open_source
 from pipelines.errors import UserError
+from pipelines.evaluation.few_shot import few_shot_accuracy
 from pipelines.runs.workdir import Workdir
 from pipelines.stored_models import model_source
 from pipelines.training.train import train
@@ -20,7 +22,9 @@ from tests.pipelines.tiny import (
     tiny_experiment,
     two_replicas,
 )
+from vit_tf.images.decoding import decode_image
 
+FEW_SHOT = "few_shot_4_accuracy"
 MASKED = (
     "model.layers=1",
     "task=masked_patches",
@@ -105,19 +109,42 @@ def test_float16_few_shot_and_initial_weights(run, target, tmp_path, uncompiled)
         f"init_from={run}",
         "train.few_shot_every=2",
         "train.best_metric=few_shot",
-        "few_shot.train_split=train[:60]",
-        "few_shot.eval_split=test[:20]",
-        "few_shot.shots=1",
+        "few_shot.train_split=train[:100]",
+        "few_shot.eval_split=test[:100]",
+        "few_shot.shots=4",
         "train.steps=2",
         "schedule.warmup_steps=0",
     )
     train(masked(*settings), tmp_path / "run", one_device())
     metrics = Workdir(tmp_path / "run").read_metrics()
-    assert [x["step"] for x in metrics if "few_shot_1_accuracy" in x] == [0, 2]
+    logged = {x["step"]: x[FEW_SHOT] for x in metrics if FEW_SHOT in x}
+    assert list(logged) == [0, 2]
+    expected = _few_shot_accuracies(tmp_path / "run")
+    # An image with nearly equal scores may change sides by rounding.
+    assert logged[2] == pytest.approx(expected["patches"], abs=1.01 / 100)
+    assert abs(expected["token"] - logged[2]) > 0.03
     assert "eval_loss" in metrics[-1]  # A sweep reads the last line.
     assert np.isfinite(losses(tmp_path / "run")).all()
     kernel = arrays(tmp_path / "run")["embedding/kernel"]
     assert 0 < np.abs(kernel - arrays(run)["embedding/kernel"]).max() < 0.1
+
+
+def _few_shot_accuracies(workdir):
+    """The accuracy with the means of the final patch tokens, and with the class tokens."""
+    model, preprocessing, _ = model_source.find(workdir, "ema").open_model()
+    columns, labels = {"patches": [], "token": []}, []
+    for split in ("train[:100]", "test[:100]"):
+        rows = open_source("digits", split).read(range(100))
+        images = tf.stack([preprocessing(decode_image(image)) for image in rows.images])
+        tokens = model.encode(model.embed(images))[0].numpy().astype(np.float64)
+        columns["patches"].append(tokens[:, 1:].mean(axis=1))
+        columns["token"].append(tokens[:, 0])
+        labels.append(rows.labels)
+    found = {}
+    for name, (few, test) in columns.items():
+        given = (few, labels[0], test, labels[1], 10, 4)
+        found[name] = np.mean([few_shot_accuracy(*given, seed, 1024) for seed in range(3)])
+    return found
 
 
 def test_a_frozen_prediction_is_refused(tmp_path):

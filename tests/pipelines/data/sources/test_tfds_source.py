@@ -11,9 +11,12 @@ from PIL import Image
 
 from pipelines.data.builtin import digits
 from pipelines.data.sources import open as open_module
-from pipelines.data.sources import tfds_catalog
+from pipelines.data.sources import tfds_catalog, tfds_features
 from pipelines.data.sources.open import open_source
 from pipelines.errors import DataError
+from pipelines.training.train_data import open_few_shot_data
+from tests.pipelines.process import assert_user_error
+from tests.pipelines.tiny import as_flags, tiny_experiment
 
 
 class Shards(tfds.core.GeneratorBasedBuilder):
@@ -49,6 +52,45 @@ def sharded_dir(tmp_path_factory):
     tfds.disable_progress_bar()
     config = tfds.download.DownloadConfig(num_shards=3)
     tfds.builder("shards", data_dir=path).download_and_prepare(download_config=config)
+    return path
+
+
+class ManyLabels(tfds.core.GeneratorBasedBuilder):
+    """60 images whose first pixel is the key, with two class labels and a list of class labels."""
+
+    VERSION = tfds.core.Version("1.0.0")
+    url_infos = None
+
+    def _info(self):
+        names = tfds.features.ClassLabel
+        return tfds.core.DatasetInfo(
+            builder=self,
+            features=tfds.features.FeaturesDict(
+                {
+                    "image": tfds.features.Image(shape=(4, 4, 1), encoding_format="png"),
+                    "fine": names(names=["a", "b", "c", "d"]),
+                    "coarse": names(names=["x", "y"]),
+                    "tags": tfds.features.Sequence(names(names=["p", "q", "r"])),
+                    "note": tfds.features.Text(),
+                }
+            ),
+            supervised_keys=("image", "fine"),
+        )
+
+    def _split_generators(self, dl_manager):
+        return {name: self._generate_examples() for name in ("train", "test")}
+
+    def _generate_examples(self):
+        for key in range(60):
+            labels = {"fine": key % 4, "coarse": key % 2, "tags": [key % 3]}
+            yield key, {"image": np.full((4, 4, 1), key, np.uint8), "note": "no label", **labels}
+
+
+@pytest.fixture(scope="module")
+def labels_dir(tmp_path_factory):
+    path = tmp_path_factory.mktemp("labels")
+    tfds.disable_progress_bar()
+    tfds.builder("many_labels", data_dir=path).download_and_prepare()
     return path
 
 
@@ -153,6 +195,145 @@ def test_any_tfds_name(name, split, classes, magic):
         examples = source.read(range(2, 5))
         assert examples.ids.tolist() == [2, 3, 4]
         assert all(image.startswith(magic) for image in examples.images)
+
+
+@pytest.fixture
+def said_anew():
+    tfds_features._log_once.cache_clear()
+
+
+def test_the_usual_label_is_the_supervised_one_and_is_logged_once(labels_dir, logged, said_anew):
+    for split in ("train[:30]", "train[30:]"):
+        source = open_source("many_labels", split, labels_dir)
+        assert source.labels == ("a", "b", "c", "d")
+    line = "many_labels: the label is fine. Others for data.label: coarse, tags"
+    assert logged == [line]
+    open_source("digits", "test")
+    assert logged == [line]
+
+
+@pytest.mark.parametrize(
+    ("label", "names", "expected"),
+    [
+        ("fine", ("a", "b", "c", "d"), lambda keys: keys % 4),
+        ("coarse", ("x", "y"), lambda keys: keys % 2),
+    ],
+)
+def test_a_chosen_label(labels_dir, logged, said_anew, label, names, expected):
+    source = open_source("many_labels", "train", labels_dir, label)
+    examples = source.read(range(60))
+    assert (source.labels, source.multi_label) == (names, False)
+    keys = np.array(_keys(examples))
+    assert sorted(keys) == list(range(60))
+    assert examples.labels.tolist() == expected(keys).tolist()
+    assert logged == []  # The user knows.
+
+
+def test_a_chosen_list_of_labels(labels_dir):
+    source = open_source("many_labels", "train", labels_dir, "tags")
+    examples = source.read(range(60))
+    assert (source.labels, source.multi_label) == (("p", "q", "r"), True)
+    assert [list(tags) for tags in examples.labels] == [[key % 3] for key in _keys(examples)]
+
+
+def test_features_of_one_label_are_not_kept_for_another(labels_dir):
+    """Their files are the same, and with equal names of classes the manifests would be too."""
+    stamps = {
+        open_source("many_labels", "train", labels_dir, label).content_stamp()
+        for label in (None, "fine", "coarse")
+    }
+    assert len(stamps) == 2
+
+
+def test_every_command_reads_the_chosen_label(labels_dir, command, tmp_path):
+    """The label has the classes x and y, the usual one four others."""
+    data = ["--set=data.name=many_labels", f"--set=data.data_dir={labels_dir}"]
+    chosen = [*data, "--set=data.label=coarse"]
+    # Training, its evaluations and its few-shot evaluations, which may have another label.
+    tiny = [*as_flags("train.few_shot_every=6", "few_shot.shots=1"), *chosen, "--dry_run"]
+    result = command("pretrain", *tiny)
+    assert "60 examples of 2 classes)" in result.stdout, result.stderr
+    assert "few-shot evaluations: 60 images of many_labels" in result.stdout
+    result = command("sweep", *as_flags(), *chosen, "--grid=seed=1,2", "--seeds=0", "--dry_run")
+    assert "--grid seed" in result.stderr  # Not a grid of labels either:
+    result = command("sweep", *as_flags(), *data, "--grid=data.label=coarse,fine", "--dry_run")
+    assert_user_error(result, "--grid data.label: all trials of a sweep have the same")
+
+    result = command("fewshot", *chosen, "--shots=1", "--noknn", "--noprobe", "--json")
+    assert json.loads(result.stdout)["classes"] == 2, result.stderr
+    # The features of one label are not taken for another.
+    result = command("fewshot", *data, "--shots=1", "--noknn", "--noprobe", "--json")
+    assert json.loads(result.stdout)["classes"] == 4, result.stderr
+    (tmp_path / "map.txt").write_text("3\n7\n")
+    result = command("evaluate", *chosen, "--label_map=map.txt", "--json")
+    assert json.loads(result.stdout)["examples"] == 60, result.stderr
+
+    result = command("make_tfrecords", *chosen, "--output=records")
+    assert json.loads((tmp_path / "records/dataset.json").read_text())["labels"] == ["x", "y"]
+    assert_user_error(command("pretrain", *tiny, "--set=data.label=y"), "one of: fine, coarse")
+
+
+def test_the_label_of_few_shot_evaluations(labels_dir):
+    """Another data set has its own usual label, the run's data set that of the run."""
+    settings = ("train.few_shot_every=1", "few_shot.shots=1", f"data.data_dir={labels_dir}")
+
+    def classes(*assignments):
+        data = open_few_shot_data(tiny_experiment(*settings, *assignments))
+        return data.train.source.num_classes, data.test.source.num_classes
+
+    run, other = ["data.name=many_labels", "data.label=coarse"], ["few_shot.name=many_labels"]
+    assert classes(*run) == (2, 2)
+    assert classes(*run, "few_shot.label=fine") == (4, 4)
+    assert classes(*run, *other) == (4, 4)
+    assert classes(*other, "few_shot.label=coarse") == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "label", "texts"),
+    [
+        (
+            "many_labels",
+            "coarze",
+            ["data.label=coarze is no class label of many_labels", "one of: fine, coarse, tags"],
+        ),
+        ("many_labels", "coarze", ["Did you mean coarse?"]),
+        ("many_labels", "note", ["data.label=note", "one of: fine, coarse, tags"]),
+        ("many_labels", "image", ["data.label=image"]),
+        ("imagenet2012_real", None, ["imagenet2012_real", "set of classes", "is not implemented"]),
+        ("imagenet2012_real", None, ["data.name=imagenet2012", "data.label=original_label"]),
+        ("imagenet2012_real", "real_label", ["is not implemented", "data.label=original_label"]),
+        ("smallnorb", None, ["label_azimuth and label_elevation", "VTAB are not implemented"]),
+        ("smallnorb", None, ["data.label=label_azimuth", "label_category"]),
+        # Their own label is a list, beside which a class label stands for something else.
+        ("imagenet2012_multilabel", None, ["is correct_multi_labels, which", ": original_label"]),
+        ("chexpert", None, ["its label is label, which is not one class", "image_view, label"]),
+        ("folder:photos", "coarse", ["data.label=coarse", "folder:photos has one label only"]),
+        ("tfrecord:photos", "coarse", ["data.label=coarse", "tfrecord:photos has one label only"]),
+    ],
+)
+def test_labels_that_are_refused(labels_dir, name, label, texts):
+    message = _message(name, "train", labels_dir, label)
+    for text in texts:
+        assert text in message
+
+
+@pytest.mark.parametrize(
+    ("name", "label", "classes"),
+    [
+        ("imagenet2012_real", "original_label", 1000),
+        ("smallnorb", "label_category", 5),
+        ("smallnorb", "label_azimuth", 18),
+        ("cifar100", None, 100),
+        ("cifar100", "coarse_label", 20),
+        ("oxford_iiit_pet", "species", 2),
+    ],
+)
+def test_labels_of_published_data_sets(name, label, classes):
+    with tfds.testing.mock_data(num_examples=2):
+        split = "validation" if name == "imagenet2012_real" else "train"
+        source = open_source(name, split, None, label)
+        assert (source.num_classes, source.multi_label) == (classes, False)
+        assert source.read(range(2)).labels.max() < classes
 
 
 def _message(*arguments, **options):
