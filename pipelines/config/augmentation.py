@@ -31,9 +31,12 @@ class Augmentation:
             random window, the image is resized as in evaluation.
         crop_area: range of the crop's area, as a fraction of the image area.
         flip: whether to mirror left to right with probability 0.5.
+        vertical_flip: whether to mirror top to bottom with probability 0.5.
         color_jitter: strength of brightness, contrast, saturation (0 to 1) and hue (0 to 0.5).
         randaugment_layers: RandAugment operations per image; 0 turns it off, AugReg uses 2.
         randaugment_magnitude: magnitude of these operations, 0 to 20 in AugReg (docs/paper.md F.7).
+        randaugment_rules: "exact": the operations as defined; "published": as AugReg's code computes
+            them, where Solarize, Posterize and Contrast differ (docs/paper.md F.7).
         random_erasing: probability of erasing a rectangle.
         random_erasing_area: range of the rectangle's area, as a fraction of the image area.
         random_erasing_aspect: range of the rectangle's height over width.
@@ -51,9 +54,11 @@ class Augmentation:
     crop: Literal["inception", "none"] = "inception"
     crop_area: tuple[float, float] = (0.05, 1.0)
     flip: bool = True
+    vertical_flip: bool = False
     color_jitter: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
     randaugment_layers: int = 0
     randaugment_magnitude: float = 10.0
+    randaugment_rules: Literal["exact", "published"] = "exact"
     random_erasing: float = 0.0
     random_erasing_area: tuple[float, float] = (0.02, 0.4)
     random_erasing_aspect: tuple[float, float] = (0.3, 1 / 0.3)

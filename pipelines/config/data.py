@@ -66,7 +66,9 @@ class Data(Augmentation):
         resize_to: length of the shorter side before the central crop, in pixels; not with direct.
         crop_fraction: instead of `resize_to`: the part of that length which the crop keeps, such
             as 0.875.
-        interpolation: filter of every resize, in training too: "bilinear", "bicubic" or "area".
+        interpolation: filter of every resize, "bilinear", "bicubic" or "area"; `eval_interpolation`
+            can differ from it outside training.
+        eval_interpolation: filter of the resize in evaluation and serving; none is `interpolation`.
         antialias: whether the filter becomes wider with the reduction, as in Pillow, timm and
             Hugging Face; in training too.
         mean: mean of each color, for values from 0 to 1, that is subtracted.
@@ -92,6 +94,7 @@ class Data(Augmentation):
     resize_to: int | None = None
     crop_fraction: float | None = None
     interpolation: Interpolation = "bilinear"
+    eval_interpolation: Interpolation | None = None
     antialias: bool = False
     mean: tuple[float, float, float] = MEAN
     std: tuple[float, float, float] = STD
@@ -157,7 +160,7 @@ class Data(Augmentation):
             "resize": self.resize,
             "resize_to": self.resize_to,
             "crop_fraction": self.crop_fraction,
-            "interpolation": self.interpolation,
+            "interpolation": self.eval_interpolation or self.interpolation,
             "antialias": self.antialias,
             "mean": self.mean,
             "std": self.std,

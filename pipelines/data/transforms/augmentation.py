@@ -22,7 +22,7 @@ from vit_tf.images.decoding import check_size, decode_image
 from vit_tf.images.resizing import resize, to_uint8
 
 # One number per random operation. Never reuse a number.
-_CROP, _FLIP, _JITTER, _RANDAUGMENT, _ERASING, _NOISE = range(1, 7)
+_CROP, _FLIP, _JITTER, _RANDAUGMENT, _ERASING, _NOISE, _VERTICAL_FLIP = range(1, 8)
 
 # Range of width over height of the random crop: TensorFlow's default, as in the reference code.
 _ASPECT = (0.75, 1.33)
@@ -56,6 +56,8 @@ def augment(image_bytes, seed, preprocessing, options):
     image = tf.ensure_shape(image, [*preprocessing.image_size, 3])
     if options.flip:
         image = random_flip(image, seed)
+    if options.vertical_flip:
+        image = random_vertical_flip(image, seed)
     if changes_values:
         image = to_uint8(image)
         if any(options.color_jitter):
@@ -65,6 +67,7 @@ def augment(image_bytes, seed, preprocessing, options):
             _operation_seed(seed, _RANDAUGMENT),
             options.randaugment_layers,
             options.randaugment_magnitude,
+            options.randaugment_rules,
         )
     image = preprocessing.normalized(image)
     if options.random_erasing:
@@ -118,6 +121,12 @@ def random_flip(image, seed):
     """Mirrors an image `[h, w, c]` left to right with probability 0.5."""
     draw = tf.random.stateless_uniform([], _operation_seed(seed, _FLIP))
     return tf.cond(draw < 0.5, lambda: tf.reverse(image, axis=[1]), lambda: image)
+
+
+def random_vertical_flip(image, seed):
+    """Mirrors an image `[h, w, c]` top to bottom with probability 0.5."""
+    draw = tf.random.stateless_uniform([], _operation_seed(seed, _VERTICAL_FLIP))
+    return tf.cond(draw < 0.5, lambda: tf.reverse(image, axis=[0]), lambda: image)
 
 
 def jitter_colors(image, seed, strengths):
