@@ -120,9 +120,7 @@ def open_data(experiment, run) -> RunData:
         source=source,
         sampling=experiment.sampling(),
         augmentation=settings,
-        preprocessing=dataclasses.replace(
-            preprocessing, interpolation=settings.interpolation, dtype=settings.image_dtype
-        ),
+        preprocessing=experiment.train_preprocessing(),
         bad_images=bad_images,
     )
     if settings.eval_split is None:

@@ -34,9 +34,7 @@ def _augreg(dataset, level, images, epochs, head_bias, expected) -> Experiment:
     own = {"representation_size": None} if dataset == "ImageNet-21k" else {}
     return Experiment(
         model=pretraining_model("ViT-B/16", head_bias, **own),
-        data=dataclasses.replace(
-            data, randaugment_rules="published", **AUGREG_LEVELS[level]
-        ),
+        data=dataclasses.replace(data, randaugment_rules="published", **AUGREG_LEVELS[level]),
         optimizer=Optimizer(name="adamw", learning_rate=1e-3, weight_decay=0.1, clip_norm=1.0),
         schedule=Schedule(warmup_steps=10_000, decay="cosine"),
         train=pretraining_length(epochs, images),

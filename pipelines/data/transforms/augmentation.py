@@ -19,7 +19,7 @@ from pipelines.data.transforms.randaugment import (
     rand_augment,
 )
 from vit_tf.images.decoding import check_size, decode_image
-from vit_tf.images.resizing import resize, to_uint8
+from vit_tf.images.resizing import resize, resize_and_crop, to_uint8
 
 # One number per random operation. Never reuse a number.
 _CROP, _FLIP, _JITTER, _RANDAUGMENT, _ERASING, _NOISE, _VERTICAL_FLIP = range(1, 8)
@@ -51,6 +51,8 @@ def augment(image_bytes, seed, preprocessing, options):
             preprocessing.interpolation,
             preprocessing.antialias,
         )
+    elif options.crop == "random":
+        image = random_crop(image_bytes, seed, preprocessing, options.crop_resize_to)
     else:
         image = preprocessing.resized(decode_image(image_bytes))
     image = tf.ensure_shape(image, [*preprocessing.image_size, 3])
@@ -115,6 +117,31 @@ def inception_crop(image_bytes, seed, area):
     image = tf.cond(tf.io.is_jpeg(image_bytes), crop_jpeg, crop_other)
     image.set_shape([None, None, 3])
     return image
+
+
+def random_crop(image_bytes, seed, preprocessing, side):
+    """Decodes and resizes an image, and takes a window of the model's size at a random place.
+
+    Args:
+        image_bytes: scalar string tensor, an encoded image.
+        seed: int64 tensor `[2]`, the seed of the example.
+        preprocessing: `Preprocessing`: size of the window, rule and filter of the resize. With the
+            rule "direct", both sides get the same length.
+        side: side before the window, in pixels; None: that of `preprocessing`.
+
+    Returns:
+        float32 `[h, w, 3]`, 0 .. 255.
+    """
+    rule = "squash" if preprocessing.resize == "direct" else preprocessing.resize
+    return resize_and_crop(
+        decode_image(image_bytes),
+        rule,
+        side or preprocessing.resize_to or max(preprocessing.image_size),
+        preprocessing.image_size,
+        preprocessing.interpolation,
+        preprocessing.antialias,
+        place=tf.random.stateless_uniform([2], _operation_seed(seed, _CROP)),
+    )
 
 
 def random_flip(image, seed):
