@@ -1,6 +1,5 @@
 """Lists the examples of a training batch, or measures how fast training batches come."""
 
-import dataclasses
 import json
 import math
 

@@ -39,7 +39,7 @@ class Augmentation:
         color_jitter: strength of brightness, contrast, saturation (0 to 1) and hue (0 to 0.5).
         randaugment_layers: RandAugment operations per image; 0 turns it off, AugReg uses 2.
         randaugment_magnitude: magnitude of these operations, 0 to 20 in AugReg (docs/paper.md F.7).
-        randaugment_rules: "exact": the operations as defined; "published": as AugReg's code computes
+        randaugment_rules: "exact": the operations as defined; "published": as AugReg computes
             them, where Solarize, Posterize and Contrast differ (docs/paper.md F.7).
         random_erasing: probability of erasing a rectangle.
         random_erasing_area: range of the rectangle's area, as a fraction of the image area.
