@@ -1,6 +1,5 @@
 """Lists the examples of a training batch, or measures how fast training batches come."""
 
-import dataclasses
 import json
 import math
 
@@ -121,12 +120,12 @@ def _measure(values, experiment, source):
     from pipelines.data import throughput
     from pipelines.data.reading import parallel_calls
 
-    preprocessing = experiment.preprocessing()
+    preprocessing = experiment.train_preprocessing()
     measured = throughput.measure(
         source,
         experiment.sampling(),
         experiment.data,
-        dataclasses.replace(preprocessing, dtype=experiment.data.image_dtype),
+        preprocessing,
         seconds=values.throughput / 2,
         skips_bad_images=experiment.data.bad_images == "skip",
     )

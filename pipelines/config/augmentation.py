@@ -27,13 +27,20 @@ class Augmentation:
     """Augmentation of training images; the defaults are those of the paper's own code.
 
     Attributes:
-        crop: "inception": a window of random place, area and aspect ratio, resized; "none": no
-            random window, the image is resized as in evaluation.
+        crop: "inception": a window of random place, area and aspect ratio, resized; "random": the
+            image is resized by `data.resize` (with direct: both sides), then a random window of
+            the model's size is taken; "none": no random window, the image is resized as in
+            evaluation.
+        crop_resize_to: side before the window of crop="random", in pixels; none is
+            `data.resize_to`.
         crop_area: range of the crop's area, as a fraction of the image area.
         flip: whether to mirror left to right with probability 0.5.
+        vertical_flip: whether to mirror top to bottom with probability 0.5.
         color_jitter: strength of brightness, contrast, saturation (0 to 1) and hue (0 to 0.5).
         randaugment_layers: RandAugment operations per image; 0 turns it off, AugReg uses 2.
         randaugment_magnitude: magnitude of these operations, 0 to 20 in AugReg (docs/paper.md F.7).
+        randaugment_rules: "exact": the operations as defined; "published": as AugReg computes
+            them, where Solarize, Posterize and Contrast differ (docs/paper.md F.7).
         random_erasing: probability of erasing a rectangle.
         random_erasing_area: range of the rectangle's area, as a fraction of the image area.
         random_erasing_aspect: range of the rectangle's height over width.
@@ -43,23 +50,31 @@ class Augmentation:
             the two.
         cutmix: `a` of Beta(a, a), from which the area of a rectangle pasted from another image is
             drawn once per batch; 0 turns CutMix off.
+        mixing_steps: number of first steps with MixUp and CutMix; later batches are not mixed. none
+            is the whole run.
+        mixing_epochs: the same in epochs; the run replaces it by steps.
 
     Raises:
         ValueError: if a field is out of range.
     """
 
-    crop: Literal["inception", "none"] = "inception"
+    crop: Literal["inception", "random", "none"] = "inception"
+    crop_resize_to: int | None = None
     crop_area: tuple[float, float] = (0.05, 1.0)
     flip: bool = True
+    vertical_flip: bool = False
     color_jitter: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
     randaugment_layers: int = 0
     randaugment_magnitude: float = 10.0
+    randaugment_rules: Literal["exact", "published"] = "exact"
     random_erasing: float = 0.0
     random_erasing_area: tuple[float, float] = (0.02, 0.4)
     random_erasing_aspect: tuple[float, float] = (0.3, 1 / 0.3)
     random_erasing_fill: Literal["noise", "grey"] = "noise"
     mixup: float = 0.0
     cutmix: float = 0.0
+    mixing_steps: int | None = None
+    mixing_epochs: float | None = None
 
     def __post_init__(self):
         for name, limit in (
@@ -87,6 +102,9 @@ class Augmentation:
                 f"{self.randaugment_magnitude} is out of range. Expected layers from 0 and a "
                 f"magnitude from 0 to {MAX_MAGNITUDE}."
             )
+        for name in ("mixing_steps", "mixing_epochs"):
+            if (length := getattr(self, name)) is not None and length < 0:
+                raise ValueError(f"{name}={length} is negative. Expected at least 0, or none.")
         if not 0 <= self.random_erasing <= 1:
             raise ValueError(
                 f"random_erasing={self.random_erasing} is not a probability. Expected 0 (off) to 1."

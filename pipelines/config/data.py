@@ -69,7 +69,9 @@ class Data(Augmentation):
         resize_to: length of the shorter side before the central crop, in pixels; not with direct.
         crop_fraction: instead of `resize_to`: the part of that length which the crop keeps, such
             as 0.875.
-        interpolation: filter of every resize, in training too: "bilinear", "bicubic" or "area".
+        interpolation: filter of every resize, "bilinear", "bicubic" or "area"; `eval_interpolation`
+            can differ from it outside training.
+        eval_interpolation: filter of the resize in evaluation and serving; none is `interpolation`.
         antialias: whether the filter becomes wider with the reduction, as in Pillow, timm and
             Hugging Face; in training too.
         mean: mean of each color, for values from 0 to 1, that is subtracted.
@@ -96,6 +98,7 @@ class Data(Augmentation):
     resize_to: int | None = None
     crop_fraction: float | None = None
     interpolation: Interpolation = "bilinear"
+    eval_interpolation: Interpolation | None = None
     antialias: bool = False
     mean: tuple[float, float, float] = MEAN
     std: tuple[float, float, float] = STD
@@ -110,6 +113,11 @@ class Data(Augmentation):
         check_at_least("data.shuffle_window", self.shuffle_window, 1)
         self._check_subset()
         self._check_image_dtype()
+        if self.crop == "random" and self.resize == "direct" and self.crop_resize_to is None:
+            raise UserError(
+                "data.crop=random takes a window of a larger image. Set data.crop_resize_to, or "
+                "data.resize and data.resize_to."
+            )
         sides = [x for x in (self.resize_to, self.crop_fraction) if x is not None]
         if len(sides) != (self.resize != "direct"):
             raise UserError(
@@ -161,7 +169,7 @@ class Data(Augmentation):
             "resize": self.resize,
             "resize_to": self.resize_to,
             "crop_fraction": self.crop_fraction,
-            "interpolation": self.interpolation,
+            "interpolation": self.eval_interpolation or self.interpolation,
             "antialias": self.antialias,
             "mean": self.mean,
             "std": self.std,

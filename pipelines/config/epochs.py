@@ -11,7 +11,11 @@ from pipelines.config.fields import MAX_INT
 from pipelines.errors import UserError
 
 # The setting in steps, and the same in epochs.
-_UNITS = (("train", "steps", "epochs"), ("schedule", "warmup_steps", "warmup_epochs"))
+_UNITS = (
+    ("train", "steps", "epochs"),
+    ("schedule", "warmup_steps", "warmup_epochs"),
+    ("data", "mixing_steps", "mixing_epochs"),
+)
 
 
 def check_warmup(train, schedule):
@@ -75,7 +79,7 @@ def fit_warmup(values, assigned, recipe_steps) -> list[str]:
 
 
 def with_steps(experiment, num_examples, assigned=()):
-    """Replaces `train.epochs` and `schedule.warmup_epochs` by steps, rounded down.
+    """Replaces lengths in epochs by steps, rounded down.
 
     Args:
         experiment: the `Experiment`.
@@ -91,7 +95,8 @@ def with_steps(experiment, num_examples, assigned=()):
             than an integer field may hold.
     """
     train, schedule, notes = experiment.train, experiment.schedule, []
-    if train.epochs is None and schedule.warmup_epochs is None:
+    data = experiment.data
+    if train.epochs is None and schedule.warmup_epochs is None and data.mixing_epochs is None:
         return experiment, notes
 
     def count(path, epochs, least):
@@ -119,8 +124,12 @@ def with_steps(experiment, num_examples, assigned=()):
     elif steps <= warmup < train.steps and "schedule.warmup_steps" not in assigned:
         warmup, note = _scaled(warmup, train.steps, steps)
         notes.append(note)
+    if data.mixing_epochs is not None:
+        mixed = count("data.mixing_epochs", data.mixing_epochs, 0)
+        data = dataclasses.replace(data, mixing_steps=mixed, mixing_epochs=None)
     changed = dataclasses.replace(
         experiment,
+        data=data,
         train=dataclasses.replace(train, steps=steps, epochs=None),
         schedule=dataclasses.replace(schedule, warmup_steps=warmup, warmup_epochs=None),
     )

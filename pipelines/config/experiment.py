@@ -22,7 +22,7 @@ from pipelines.config.train import Train
 from pipelines.errors import UserError
 from vit_tf.config import ModelConfig
 from vit_tf.config.size_notes import one_patch
-from vit_tf.preprocessing import Classes, Preprocessing
+from vit_tf.preprocessing import MAX_SIDE, Classes, Preprocessing
 
 _SPLITS = ("train_split", "eval_split")
 # A user who sets one of these has chosen the grid of patches.
@@ -65,6 +65,9 @@ class Experiment:
             self.preprocessing()
         except ValueError as error:
             raise UserError(f"model.image_size, data: {error}") from None
+        side, least = self.data.crop_resize_to, max(self.model.image_size)
+        if side is not None:
+            check("data.crop_resize_to", side, least <= side <= MAX_SIDE, f"{least} to {MAX_SIDE}")
         check_warmup(self.train, self.schedule)
         if not self.reads_labels:
             check_masking(self.model.name, self.model_config(0), self.masking.fraction)
@@ -85,6 +88,14 @@ class Experiment:
     def preprocessing(self) -> Preprocessing:
         """Returns how images are preprocessed for this run's model, except in training."""
         return Preprocessing(image_size=self.model.image_size, **self.data.preprocessing_fields())
+
+    def train_preprocessing(self) -> Preprocessing:
+        """Returns how images become inputs in training, apart from augmentation."""
+        return dataclasses.replace(
+            self.preprocessing(),
+            interpolation=self.data.interpolation,
+            dtype=self.data.image_dtype,
+        )
 
     def classes(self, labels) -> Classes:
         """Returns the classes of this run's model; `labels` are those of the data, in order."""

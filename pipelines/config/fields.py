@@ -155,8 +155,10 @@ def check_choices(section, prefix="", synonyms=None):
     Raises:
         UserError: if a field has another value than those of its type.
     """
+    kinds = typing.get_type_hints(type(section))
     for name, choices in _choices(type(section)).items():
-        if (value := getattr(section, name)) not in choices:
+        optional = (None,) if types.NoneType in _options(kinds[name]) else ()
+        if (value := getattr(section, name)) not in (*choices, *optional):
             hint = did_you_mean(value, choices, synonyms=synonyms)
             raise UserError(
                 f"{prefix}{name} must be one of {', '.join(choices)}. Received: {value!r}.{hint}"
@@ -193,7 +195,9 @@ def check(path, value, holds, expected):
 
 
 def _options(kind):
-    return typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
+    # `Literal[...] | None` is a `typing.Union`.
+    is_union = typing.get_origin(kind) in (types.UnionType, typing.Union)
+    return typing.get_args(kind) if is_union else (kind,)
 
 
 def _type_name(kind):

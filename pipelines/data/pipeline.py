@@ -80,6 +80,7 @@ def train_dataset(
         seed=sampling.seed,
         image_size=preprocessing.image_size,
         num_classes=source.num_classes,
+        steps=augmentation.mixing_steps,
     )
     host_slice = slice_of_host(
         sampling.batch_size,

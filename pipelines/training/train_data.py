@@ -31,8 +31,8 @@ class TrainData:
         source: the examples.
         sampling: which examples are in which batch.
         augmentation: random changes of the images.
-        preprocessing: how images become inputs outside training; its resize rule is used without
-            a random crop. Its dtype is that of the images in batches.
+        preprocessing: how images become inputs, with the filter of training; its resize rule is
+            used without a random crop. Its dtype is that of the images in batches.
         bad_images: leaves out images that cannot be read; None ends the run at the first one.
     """
 
@@ -123,7 +123,7 @@ def open_data(experiment, run) -> RunData:
         source=source,
         sampling=experiment.sampling(),
         augmentation=settings,
-        preprocessing=dataclasses.replace(preprocessing, dtype=settings.image_dtype),
+        preprocessing=experiment.train_preprocessing(),
         bad_images=bad_images,
     )
     if settings.eval_split is None:

@@ -29,8 +29,10 @@ def resize(images, size, interpolation="bilinear", antialias=False):
     return _resample(images, tf.constant(size, tf.int64), [0, 0], size, (interpolation, antialias))
 
 
-def resize_and_crop(images, rule, resize_to, crop_size, interpolation="bilinear", antialias=False):
-    """Resizes by a rule with a central crop, and returns the crop, float32 with values 0 .. 255.
+def resize_and_crop(
+    images, rule, resize_to, crop_size, interpolation="bilinear", antialias=False, *, place=None
+):
+    """Resizes by a rule and returns the crop at the center or `place`: float32, 0 .. 255.
 
     Only the pixels that the crop needs are read. Resizing the whole image first would take 15 GB
     for an image of 1 x 20,000 pixels.
@@ -42,8 +44,15 @@ def resize_and_crop(images, rule, resize_to, crop_size, interpolation="bilinear"
         crop_size: (height, width) of the result.
         interpolation: "bilinear", "bicubic" or "area".
         antialias: whether to filter as Pillow does.
+        place: float32 `[2]` in [0, 1), row and column of the crop as parts of the room that it has.
+            None: the center.
     """
     resized, start = _place(tf.shape(images, tf.int64)[-3:-1], rule, resize_to, crop_size)
+    if place is not None:
+        room = tf.maximum(resized - tf.constant(crop_size, tf.int64), 0)
+        drawn = tf.cast(place * tf.cast(room + 1, tf.float32), tf.int64)
+        # Rounding in float32 may give `room + 1`.
+        start = tf.minimum(drawn, room)
     if interpolation == "bilinear" and not antialias:
         return _bilinear_crop(images, resized, start, crop_size)
     if interpolation == "area":

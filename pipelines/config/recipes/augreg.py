@@ -35,7 +35,7 @@ def _augreg(dataset, level, images, epochs, head_bias, expected) -> Experiment:
     own = {"representation_size": None} if dataset == "ImageNet-21k" else {}
     return Experiment(
         model=pretraining_model("ViT-B/16", head_bias, **own),
-        data=dataclasses.replace(data, **AUGREG_LEVELS[level]),
+        data=dataclasses.replace(data, randaugment_rules="published", **AUGREG_LEVELS[level]),
         optimizer=Optimizer(name="adamw", learning_rate=1e-3, weight_decay=0.1, clip_norm=1.0),
         schedule=Schedule(warmup_steps=10_000, decay="cosine"),
         train=pretraining_length(epochs, images),
@@ -70,6 +70,7 @@ def imagenet_vit_s16_baseline() -> Experiment:
             eval_split="validation",
             randaugment_layers=2,
             randaugment_magnitude=10.0,
+            randaugment_rules="published",
             mixup=0.2,
             **CENTRAL_CROP,
         ),

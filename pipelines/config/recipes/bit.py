@@ -13,7 +13,7 @@ def hyper_rule(*, model, weights, dataset, eval_split, images, image_side) -> Ex
     """Returns the run that BiT-HyperRule prescribes for a data set.
 
     The number of images decides steps and MixUp, their size the resolution. BiT resizes an image
-    and takes a random square of it; here the Inception crop takes as large a part of the area.
+    without keeping its aspect ratio and takes a random square of it.
 
     Args:
         model: a BiT model.
@@ -26,7 +26,6 @@ def hyper_rule(*, model, weights, dataset, eval_split, images, image_side) -> Ex
     steps, warmup_steps = hyper_rule_length(images)
     is_short = steps == 500
     mixup, decay_at = (0.0, (0.4, 0.6, 0.8)) if is_short else (0.1, (0.3, 0.6, 0.9))
-    area = (side / resized) ** 2
     return Experiment(
         init_from=weights,
         model=Model(name=model, image_size=(side, side)),
@@ -34,7 +33,8 @@ def hyper_rule(*, model, weights, dataset, eval_split, images, image_side) -> Ex
             name=dataset,
             train_split="train",
             eval_split=eval_split,
-            crop_area=(area, area),
+            crop="random",
+            crop_resize_to=resized,
             mixup=mixup,
         ),
         optimizer=Optimizer(name="sgd", learning_rate=3e-3, momentum=0.9, clip_norm=None),

@@ -9,7 +9,7 @@ from vit_tf.config.variants import get_variant
 
 BATCH_SIZE = 4096
 # The evaluation of all pre-training runs at 224 x 224 (docs/paper.md K.2).
-CENTRAL_CROP: dict = {"resize": "resize_small", "resize_to": 256}
+CENTRAL_CROP: dict = {"resize": "resize_small", "resize_to": 256, "eval_interpolation": "area"}
 # JFT-300M is not public, and ImageNet-21k is not in TFDS: a run reads TFRecord files in
 # data.data_dir, or whatever data.name says.
 JFT_DATA = Data(name="tfrecord:jft300m", **CENTRAL_CROP)

@@ -19,10 +19,10 @@ from pipelines.data.transforms.randaugment import (
     rand_augment,
 )
 from vit_tf.images.decoding import check_size, decode_image
-from vit_tf.images.resizing import resize, to_uint8
+from vit_tf.images.resizing import resize, resize_and_crop, to_uint8
 
 # One number per random operation. Never reuse a number.
-_CROP, _FLIP, _JITTER, _RANDAUGMENT, _ERASING, _NOISE = range(1, 7)
+_CROP, _FLIP, _JITTER, _RANDAUGMENT, _ERASING, _NOISE, _VERTICAL_FLIP = range(1, 8)
 
 # Range of width over height of the random crop: TensorFlow's default, as in the reference code.
 _ASPECT = (0.75, 1.33)
@@ -51,11 +51,15 @@ def augment(image_bytes, seed, preprocessing, options):
             preprocessing.interpolation,
             preprocessing.antialias,
         )
+    elif options.crop == "random":
+        image = random_crop(image_bytes, seed, preprocessing, options.crop_resize_to)
     else:
         image = preprocessing.resized(decode_image(image_bytes))
     image = tf.ensure_shape(image, [*preprocessing.image_size, 3])
     if options.flip:
         image = random_flip(image, seed)
+    if options.vertical_flip:
+        image = random_vertical_flip(image, seed)
     if changes_values:
         image = to_uint8(image)
         if any(options.color_jitter):
@@ -65,6 +69,7 @@ def augment(image_bytes, seed, preprocessing, options):
             _operation_seed(seed, _RANDAUGMENT),
             options.randaugment_layers,
             options.randaugment_magnitude,
+            options.randaugment_rules,
         )
     image = preprocessing.normalized(image)
     if options.random_erasing:
@@ -114,10 +119,41 @@ def inception_crop(image_bytes, seed, area):
     return image
 
 
+def random_crop(image_bytes, seed, preprocessing, side):
+    """Decodes and resizes an image, and takes a window of the model's size at a random place.
+
+    Args:
+        image_bytes: scalar string tensor, an encoded image.
+        seed: int64 tensor `[2]`, the seed of the example.
+        preprocessing: `Preprocessing`: size of the window, rule and filter of the resize. With the
+            rule "direct", both sides get the same length.
+        side: side before the window, in pixels; None: that of `preprocessing`.
+
+    Returns:
+        float32 `[h, w, 3]`, 0 .. 255.
+    """
+    rule = "squash" if preprocessing.resize == "direct" else preprocessing.resize
+    return resize_and_crop(
+        decode_image(image_bytes),
+        rule,
+        side or preprocessing.resize_to or max(preprocessing.image_size),
+        preprocessing.image_size,
+        preprocessing.interpolation,
+        preprocessing.antialias,
+        place=tf.random.stateless_uniform([2], _operation_seed(seed, _CROP)),
+    )
+
+
 def random_flip(image, seed):
     """Mirrors an image `[h, w, c]` left to right with probability 0.5."""
     draw = tf.random.stateless_uniform([], _operation_seed(seed, _FLIP))
     return tf.cond(draw < 0.5, lambda: tf.reverse(image, axis=[1]), lambda: image)
+
+
+def random_vertical_flip(image, seed):
+    """Mirrors an image `[h, w, c]` top to bottom with probability 0.5."""
+    draw = tf.random.stateless_uniform([], _operation_seed(seed, _VERTICAL_FLIP))
+    return tf.cond(draw < 0.5, lambda: tf.reverse(image, axis=[0]), lambda: image)
 
 
 def jitter_colors(image, seed, strengths):

@@ -33,6 +33,7 @@ class Mixing:
         seed: seed of the run.
         image_size: (height, width) of the images, in pixels.
         num_classes: length of the mixed labels.
+        steps: number of first batches that are mixed; None is all.
     """
 
     mixup: float
@@ -40,6 +41,7 @@ class Mixing:
     seed: int
     image_size: tuple[int, int]
     num_classes: int
+    steps: int | None = None
 
     def __bool__(self):
         return self.mixup > 0 or self.cutmix > 0
@@ -51,6 +53,8 @@ class Mixing:
             float32 `[6]`: weight of the example's own label; weight of its own image outside the
             box; top, left, bottom and right of the box, where the image is the partner's.
         """
+        if self.steps is not None and step >= self.steps:
+            return np.array([1, 1, 0, 0, 0, 0], np.float32)
         words = stateless_random.random_words(self.seed, stateless_random.MIXING, (0, step), 5)
         which, first, second, row, column = ((words >> np.uint64(11)) + 0.5) * 2.0**-53
         if self.cutmix > 0 and (self.mixup == 0 or which >= 0.5):

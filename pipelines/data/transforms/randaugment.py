@@ -16,7 +16,7 @@ import tensorflow as tf
 FILL = 128
 
 
-def rand_augment(image, seed, layers, magnitude):
+def rand_augment(image, seed, layers, magnitude, rules="exact"):
     """Applies `layers` operations of the pool, each drawn uniformly and always applied.
 
     Magnitude 0 is not the identity: color factors are 0.1, and Posterize keeps 0 bits.
@@ -26,13 +26,14 @@ def rand_augment(image, seed, layers, magnitude):
         seed: int64 tensor `[2]`.
         layers: number of operations; the same one may be drawn again.
         magnitude: `m`, from 0 to `config.augmentation.MAX_MAGNITUDE`.
+        rules: "exact" or "published", see `pool`.
 
     Returns:
         uint8 `[h, w, 3]`.
     """
     if not layers:
         return image
-    operations = pool(magnitude)
+    operations = pool(magnitude, rules)
     draws = tf.random.stateless_uniform([layers, 4], seed)
     for layer in range(layers):
         draw = draws[layer]
@@ -46,8 +47,14 @@ def rand_augment(image, seed, layers, magnitude):
     return image
 
 
-def pool(magnitude):
+def pool(magnitude, rules="exact"):
     """Returns the 16 operations at a magnitude.
+
+    Args:
+        magnitude: `m`.
+        rules: "exact", or "published": as AugReg's graph code computes them (docs/paper.md F.7).
+            Solarize's threshold wraps modulo 256, Posterize keeps at least one bit, and Contrast
+            starts from the number of pixels over 256, at most 255, instead of the mean gray.
 
     Returns:
         Dict from the published name to a function of an image, a sign (1.0 or -1.0: direction of
@@ -55,15 +62,18 @@ def pool(magnitude):
     """
     level = magnitude / 10
     factor = 1.8 * level + 0.1
+    bits, threshold, start = int(4 * level), int(256 * level), mean_gray
+    if rules == "published":
+        bits, threshold, start = max(bits, 1), threshold % 256, _pixels_over_256
     return {
         "AutoContrast": lambda image, sign, place: auto_contrast(image),
         "Equalize": lambda image, sign, place: equalize(image),
         "Invert": lambda image, sign, place: 255 - image,
         "Rotate": lambda image, sign, place: rotate(image, sign * 30 * level),
-        "Posterize": lambda image, sign, place: posterize(image, int(4 * level)),
-        "Solarize": lambda image, sign, place: solarize(image, int(256 * level)),
+        "Posterize": lambda image, sign, place: posterize(image, bits),
+        "Solarize": lambda image, sign, place: solarize(image, threshold),
         "Color": lambda image, sign, place: color(image, factor),
-        "Contrast": lambda image, sign, place: contrast(image, factor),
+        "Contrast": lambda image, sign, place: blend(start(image), image, factor),
         "Brightness": lambda image, sign, place: brightness(image, factor),
         "Sharpness": lambda image, sign, place: sharpness(image, factor),
         "ShearX": lambda image, sign, place: shear(image, sign * 0.3 * level, 0.0),
@@ -122,11 +132,6 @@ def solarize_add(image, addition):
 def color(image, factor):
     """Changes the saturation: factor 0 returns the gray image, 1 the image."""
     return blend(gray(image)[..., None], image, factor)
-
-
-def contrast(image, factor):
-    """Changes the contrast: factor 0 returns the mean gray everywhere, 1 the image."""
-    return blend(mean_gray(image), image, factor)
 
 
 def brightness(image, factor):
@@ -209,6 +214,12 @@ def mean_gray(image):
     count = tf.size(values, tf.int64)
     total = tf.reduce_sum(tf.cast(tf.reduce_sum(values, axis=1), tf.int64))
     return tf.cast((2 * total + count) // (2 * count), tf.float32)
+
+
+def _pixels_over_256(image):
+    """Returns the number of pixels over 256, rounded down and at most 255."""
+    height, width, _ = image.shape
+    return float(min(height * width // 256, 255))
 
 
 def blend(start, image, factor):

@@ -13,7 +13,7 @@ from pipelines.data import stateless_random
 from pipelines.data.transforms import augmentation
 from pipelines.data.transforms.randaugment import rand_augment
 from vit_tf.images.decoding import decode_image
-from vit_tf.images.resizing import to_model_range
+from vit_tf.images.resizing import resize, to_model_range
 from vit_tf.preprocessing import Preprocessing
 
 HEIGHT, WIDTH = 160, 200
@@ -136,6 +136,39 @@ def test_flip_mirrors_half_of_the_images(plane):
     assert 340 < is_flipped.sum() < 460  # four standard deviations
     for result, flipped in zip(results, is_flipped, strict=True):
         np.testing.assert_array_equal(result, part[:, ::-1] if flipped else part)
+
+
+def test_vertical_flip_mirrors_half_and_changes_no_other_draw(plane):
+    part = plane[:4, 5:10]
+    results = _mapped(lambda seed: augmentation.random_vertical_flip(part, seed), _seeds(800))
+    is_flipped = results[:, 0, 0, 1] == 3
+    assert 340 < is_flipped.sum() < 460  # four standard deviations
+    encoded, preprocessing = _encode(plane, "PNG"), Preprocessing(image_size=(24, 32))
+    for seed, flipped in list(zip(_seeds(800), is_flipped, strict=True))[:8]:
+        plain = _augment(encoded, seed, preprocessing=preprocessing)
+        result = _augment(encoded, seed, preprocessing=preprocessing, vertical_flip=True)
+        np.testing.assert_array_equal(result, plain[::-1] if flipped else plain)
+
+
+@pytest.mark.parametrize("fields", [{}, {"resize": "resize_small", "resize_to": 40}], ids=str)
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "area"])
+def test_random_crop_is_a_window_of_the_resized_image(photograph, fields, interpolation):
+    """Each window is a part of the whole resized image, and every place is equally likely."""
+    height, width = (40, 50) if fields else (40, 40)
+    preprocessing = Preprocessing(image_size=(24, 32), interpolation=interpolation, **fields)
+    encoded = _encode(photograph, "PNG")
+    whole = resize(tf.constant(photograph), (height, width), interpolation).numpy()
+    windows = np.lib.stride_tricks.sliding_window_view(whole, (24, 32, 3))[:, :, 0]
+    side = None if fields else 40
+    results = _mapped(
+        lambda seed: augmentation.random_crop(encoded, seed, preprocessing, side), _seeds(200)
+    )
+    differences = [np.abs(windows - result).max(axis=(2, 3, 4)) for result in results]
+    assert max(each.min() for each in differences) < 1e-2
+    places = np.array([np.unravel_index(each.argmin(), each.shape) for each in differences])
+    for place, room in zip(places.T, (height - 24, width - 32), strict=True):
+        assert (place.min(), place.max()) == (0, room)
+        assert abs(place.mean() / room - 0.5) < 0.09  # four standard deviations
 
 
 def test_flip_and_crop_are_independent(plane):

@@ -92,6 +92,47 @@ def test_colors_are_exactly_those_of_pillow(name, magnitude):
         np.testing.assert_array_equal(result, _by_pillow(name, image, magnitude), err_msg=title)
 
 
+def _published(name, magnitude):
+    """The operations of AugReg's graph code, with Python numbers and uint8 pixels."""
+
+    @tf.function
+    def operation(image):
+        level = magnitude / 10
+        if name == "Solarize":
+            return tf.where(image < int(256 * level), image, 255 - image)
+        if name == "SolarizeAdd":
+            added = tf.cast(image, tf.int64) + int(110 * level)
+            return tf.where(image < 128, tf.cast(tf.clip_by_value(added, 0, 255), tf.uint8), image)
+        if name == "Posterize":
+            shift = tf.constant(8 - int(4 * level), tf.uint8)
+            return tf.bitwise.left_shift(tf.bitwise.right_shift(image, shift), shift)
+        counts = tf.histogram_fixed_width(tf.cast(image[..., 0], tf.int32), [0, 255], nbins=256)
+        mean = tf.reduce_sum(tf.cast(counts, tf.float32)) / 256.0
+        start = tf.floor(tf.clip_by_value(mean, 0.0, 255.0))
+        mixed = start + (1.8 * level + 0.1) * (tf.cast(image, tf.float32) - start)
+        return tf.cast(tf.clip_by_value(mixed, 0.0, 255.0), tf.uint8)
+
+    return operation
+
+
+@pytest.mark.parametrize("magnitude", [0, 10, 15, 20])
+@pytest.mark.parametrize("name", ["Solarize", "SolarizeAdd", "Posterize", "Contrast"])
+def test_published_rules_are_those_of_the_graph_code(name, magnitude):
+    large = np.random.default_rng(1).integers(0, 256, (280, 260, 3)).astype(np.uint8)
+    for title, image in {**IMAGES, "large": large}.items():
+        result = randaugment.pool(magnitude, "published")[name](tf.constant(image), 1.0, [0.5, 0.5])
+        expected = _published(name, magnitude)(tf.constant(image))
+        np.testing.assert_array_equal(result, expected, err_msg=title)
+
+
+def test_published_solarize_inverts_every_pixel_at_10_and_20():
+    image = IMAGES["noise"]
+    for magnitude in (10, 20):
+        for rules, expected in (("published", 255 - image), ("exact", image)):
+            result = randaugment.pool(magnitude, rules)["Solarize"](tf.constant(image), 1.0, None)
+            np.testing.assert_array_equal(result, expected)
+
+
 def test_gray_is_exactly_that_of_pillow():
     """Uses a regular grid of all colors, which covers every rounding."""
     steps = np.arange(0, 256, 5, dtype=np.uint8)
@@ -202,7 +243,7 @@ def _record(monkeypatch):
         return operation
 
     pool = {name: write(number) for number, name in enumerate(NAMES)}
-    monkeypatch.setattr(randaugment, "pool", lambda magnitude: pool)
+    monkeypatch.setattr(randaugment, "pool", lambda magnitude, rules: pool)
 
 
 def test_draws_are_uniform_and_independent(monkeypatch):
