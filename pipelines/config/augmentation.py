@@ -28,11 +28,10 @@ class Augmentation:
 
     Attributes:
         crop: "inception": a window of random place, area and aspect ratio, resized; "random": the
-            image is resized by `data.resize` (with direct: both sides), then a random window of
-            the model's size is taken; "none": no random window, the image is resized as in
-            evaluation.
-        crop_resize_to: side before the window of crop="random", in pixels; none is
-            `data.resize_to`.
+            image is resized to `crop_resize_to` by the rule `data.resize` (with direct: both
+            sides), then a random window of the model's size is taken; "none": no random window, the
+            image is resized as in evaluation.
+        crop_resize_to: side before the window of crop="random", in pixels; none for other crops.
         crop_area: range of the crop's area, as a fraction of the image area.
         flip: whether to mirror left to right with probability 0.5.
         vertical_flip: whether to mirror top to bottom with probability 0.5.
@@ -101,6 +100,11 @@ class Augmentation:
                 f"randaugment_layers={self.randaugment_layers} with randaugment_magnitude="
                 f"{self.randaugment_magnitude} is out of range. Expected layers from 0 and a "
                 f"magnitude from 0 to {MAX_MAGNITUDE}."
+            )
+        if (self.crop == "random") != (self.crop_resize_to is not None):
+            raise ValueError(
+                f"crop={self.crop} with crop_resize_to={self.crop_resize_to}: a random crop is a "
+                "window of an image of that size, and no other crop has one. Set both or neither."
             )
         for name in ("mixing_steps", "mixing_epochs"):
             if (length := getattr(self, name)) is not None and length < 0:

@@ -113,11 +113,6 @@ class Data(Augmentation):
         check_at_least("data.shuffle_window", self.shuffle_window, 1)
         self._check_subset()
         self._check_image_dtype()
-        if self.crop == "random" and self.resize == "direct" and self.crop_resize_to is None:
-            raise UserError(
-                "data.crop=random takes a window of a larger image. Set data.crop_resize_to, or "
-                "data.resize and data.resize_to."
-            )
         sides = [x for x in (self.resize_to, self.crop_fraction) if x is not None]
         if len(sides) != (self.resize != "direct"):
             raise UserError(

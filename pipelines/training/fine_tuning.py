@@ -166,12 +166,16 @@ def _for_photos(base, initial, assignments, examples, replicas, batch_size):
     """The recipe for photos, for the model with its assignments; see `photos.photos`."""
     wanted = _with(assignments, base, "model.").model
     config, stored = wanted.config(num_classes=1), initial.preprocessing
+    pixels = {name: getattr(stored, name) for name in photos.PIXEL_FIELDS if stored}
+    if pixels.get("interpolation") == "area":
+        # The reference evaluates with it and trains with the bilinear filter (docs/paper.md K.4).
+        pixels["eval_interpolation"] = pixels.pop("interpolation")
     return photos.photos(
         base,
         # GPUs run the reference, which stores the weights of attention.
         image_bytes=cost.activation_bytes(config, 1, wanted.dtype, compiled=False),
         splits=not config.uses_batch_statistics,
-        pixels={name: getattr(stored, name) for name in photos.PIXEL_FIELDS if stored},
+        pixels=pixels,
         examples=examples,
         replicas=replicas,
         batch_size=batch_size,

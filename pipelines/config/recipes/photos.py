@@ -27,7 +27,7 @@ _SHOWN = (
     *("schedule.warmup_steps", "schedule.warmup_epochs", "schedule.decay"),
     *("data.crop", "data.flip", "train.steps", "train.epochs"),
     *("train.batch_size", "train.accumulate_steps"),
-    *(f"data.{name}" for name in PIXEL_FIELDS),
+    *(f"data.{name}" for name in (*PIXEL_FIELDS, "eval_interpolation")),
 )
 
 
@@ -53,7 +53,7 @@ def photos(
         replicas: number of devices that share a batch.
         image_bytes: bytes of the activations of one image.
         splits: whether a batch can be split into micro-batches.
-        pixels: the values of `PIXEL_FIELDS` for the initial model, or none of them.
+        pixels: fields of `Data` that the initial model decides, or none of them.
         batch_size: None: choose one.
     """
     steps, warmup = _FEW_STEPS if examples < _FEW_PHOTOS else hyper_rule_length(examples)

@@ -127,7 +127,7 @@ def random_crop(image_bytes, seed, preprocessing, side):
         seed: int64 tensor `[2]`, the seed of the example.
         preprocessing: `Preprocessing`: size of the window, rule and filter of the resize. With the
             rule "direct", both sides get the same length.
-        side: side before the window, in pixels; None: that of `preprocessing`.
+        side: side before the window, in pixels.
 
     Returns:
         float32 `[h, w, 3]`, 0 .. 255.
@@ -136,7 +136,7 @@ def random_crop(image_bytes, seed, preprocessing, side):
     return resize_and_crop(
         decode_image(image_bytes),
         rule,
-        side or preprocessing.resize_to or max(preprocessing.image_size),
+        side,
         preprocessing.image_size,
         preprocessing.interpolation,
         preprocessing.antialias,

@@ -40,6 +40,19 @@ def test_epochs_are_steps_once_the_number_of_examples_is_known(assignments, expe
     assert resolve(*assignments)[:2] == expected
 
 
+def test_epochs_of_mixing_are_steps():
+    """2.9 epochs of 100 examples in batches of 10, whatever the unit of the run is."""
+    for length in ("train.epochs=20", "train.steps=200"):
+        parsed = Assignments.parse([length, "data.mixing_epochs=2.9"])
+        experiment, notes = with_steps(parsed.apply(RECIPE)[0], 100, parsed.values)
+        data = experiment.data
+        assert (data.mixing_steps, data.mixing_epochs, experiment.train.steps) == (29, None, 200)
+        assert notes[-1].startswith("data.mixing_epochs=2.9 with 100 examples")
+    both = ["data.mixing_epochs=2", "data.mixing_steps=3"]
+    with pytest.raises(UserError, match=r"data\.mixing_epochs"):
+        Assignments.parse(both).apply(RECIPE)
+
+
 def test_the_reference_numbers_of_steps():
     """Those of 300 epochs of ImageNet and 7 and 14 epochs of JFT-300M in batches of 4096."""
     recipe = dataclasses.replace(RECIPE, train=Train(batch_size=4096))

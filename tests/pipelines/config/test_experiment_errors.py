@@ -40,7 +40,10 @@ def test_assignment_without_value():
         ("train.accumulate_steps=0", "train.accumulate_steps must be at least 1"),
         ("train.ema_decay=1", "train.ema_decay must be in"),
         ("train.loss=mse", "train.loss must be one of"),
-        ("data.crop=center", "data.crop must be one of inception, random, none. Received: 'center'"),
+        (
+            "data.crop=center",
+            "data.crop must be one of inception, random, none. Received",
+        ),
         ("data.crop_area=0.9,0.1", r"data.crop_area=\(0.9, 0.1\) is not a range"),
         ("data.resize=resize_small", "data.resize=direct has no crop"),
         ("data.crop_fraction=0.9", "data.resize=direct has no crop"),

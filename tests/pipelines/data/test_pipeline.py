@@ -23,12 +23,16 @@ from vit_tf.preprocessing import Preprocessing
 
 PREPROCESSING = Preprocessing(image_size=(12, 10))
 EVERYTHING = {
+    "crop": "random",
+    "crop_resize_to": 16,
+    "vertical_flip": True,
     "color_jitter": (0.4, 0.4, 0.4, 0.1),
     "randaugment_layers": 2,
     "randaugment_magnitude": 15.0,
     "random_erasing": 0.3,
     "mixup": 0.5,
     "cutmix": 1.0,
+    "mixing_steps": 4,
 }
 
 
@@ -179,6 +183,23 @@ def test_mixed_batches_follow_their_definition(digits):
         for key in ("id", "slot", "weight"):
             np.testing.assert_array_equal(batch[key], before[key])
     assert drawn == {"CutMix", "MixUp"}
+
+
+@pytest.mark.parametrize("sharding", ["global", "files"])
+def test_mixing_ends(digits, sharding):
+    """Later batches are those without mixing, with labels of the same kind; also after a resume."""
+    mixed = {"mixup": 0.5, "cutmix": 1.0, "sharding": sharding}
+    batches = _train(digits, 5, mixing_steps=3, **mixed)
+    assert_equal(batches[:3], _train(digits, 3, **mixed))
+    for batch, plain in zip(
+        batches[3:], _train(digits, 2, start_step=3, sharding=sharding), strict=True
+    ):
+        one_hot = np.eye(10, dtype=np.float32)[plain["label"]]
+        assert batch["label"].dtype == np.float32
+        assert_equal([batch], [plain | {"label": one_hot}])
+    assert_equal(_train(digits, 3, start_step=2, mixing_steps=3, **mixed), batches[2:])
+    none = _train(digits, 1, mixing_steps=0, **mixed)
+    np.testing.assert_array_equal(none[0]["label"].max(axis=1), 1)
 
 
 @pytest.mark.parametrize(("name", "label_shape"), [("light1", (4,)), ("strong2", (4, 10))])

@@ -108,6 +108,12 @@ def test_pixels_are_those_of_the_initial_model(photos, tmp_path):
     assert "data.interpolation=bicubic" in said[1]
     chosen, _ = choose(*given, "data.antialias=false", "data.mean=0.5,0.5,0.5")
     assert not chosen.data.antialias and chosen.data.mean == (0.5, 0.5, 0.5)
+    area = dataclasses.replace(prepared, interpolation="area", antialias=False)
+    vit_tf.save_npz(tiny.model(**SQUARE), tmp_path / "area.npz", area)
+    chosen, _ = choose(f"init_from={tmp_path}/area.npz", given[1])
+    # The reference evaluates with areas; its training is bilinear.
+    assert chosen.train_preprocessing().interpolation == "bilinear"
+    assert chosen.preprocessing().interpolation == "area"
     with pytest.raises(UserError, match=r"image_dtype=uint8 needs .*mean=\(0.4, 0.5, 0.6\)"):
         choose(*given, "data.image_dtype=uint8")
     chosen, _ = choose(*given, "data.image_dtype=uint8", "data.mean=0.5,0.5,0.5")

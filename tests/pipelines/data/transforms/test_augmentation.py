@@ -159,9 +159,8 @@ def test_random_crop_is_a_window_of_the_resized_image(photograph, fields, interp
     encoded = _encode(photograph, "PNG")
     whole = resize(tf.constant(photograph), (height, width), interpolation).numpy()
     windows = np.lib.stride_tricks.sliding_window_view(whole, (24, 32, 3))[:, :, 0]
-    side = None if fields else 40
     results = _mapped(
-        lambda seed: augmentation.random_crop(encoded, seed, preprocessing, side), _seeds(200)
+        lambda seed: augmentation.random_crop(encoded, seed, preprocessing, 40), _seeds(200)
     )
     differences = [np.abs(windows - result).max(axis=(2, 3, 4)) for result in results]
     assert max(each.min() for each in differences) < 1e-2
@@ -403,6 +402,10 @@ def test_all_changes_in_their_order(photograph):
         ({"color_jitter": (0.4, 0.4, 0.4)}, r"color_jitter=\(0.4, 0.4, 0.4\)"),
         ({"color_jitter": (0.4, 0.4, 0.4, 0.6)}, "0.6"),
         ({"color_jitter": (-0.1, 0.4, 0.4, 0.1)}, "-0.1"),
+        ({"crop": "random"}, "crop=random with crop_resize_to=None"),
+        ({"crop_resize_to": 448}, "crop=inception with crop_resize_to=448"),
+        ({"mixing_steps": -1}, "mixing_steps=-1 is negative"),
+        ({"mixing_epochs": -0.5}, "mixing_epochs=-0.5 is negative"),
     ],
 )
 def test_rejects(options, text):
