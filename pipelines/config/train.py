@@ -22,6 +22,10 @@ class Train:
         ema_decay: decay of the moving (Polyak) average of the weights, 0.9999 in the paper; none
             keeps no average. With an average, evaluations during training use it, and the run also
             writes ema.npz.
+        ema_warmup: lets the decay of step t = 0, 1, ... begin small: min(ema_decay, (1 + t) / (10 +
+            t)). Otherwise the initial weights, the zero head included, keep the share
+            ema_decay^steps of the average. Assigning train.ema_decay where there was no average
+            sets it to true. The paper's recipes have false, and so has a config.json without it.
         loss: "softmax", or "sigmoid" summed over the classes (the paper's pre-training loss), which
             data with lists of labels need.
         label_smoothing: probability moved from the true class to the uniform distribution.
@@ -58,6 +62,7 @@ class Train:
     batch_size: int = 64
     accumulate_steps: int = 1
     ema_decay: float | None = None
+    ema_warmup: bool = False
     loss: Literal["softmax", "sigmoid"] = "softmax"
     label_smoothing: float = 0.0
     log_every: int = 50

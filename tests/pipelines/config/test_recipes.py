@@ -362,7 +362,7 @@ def test_summary_has_the_main_numbers():
         "ViT-B/16 at 224 x 224 on digits: 1,000 steps of 64 images, softmax loss",
         "adamw with a rate of 0.001, warm-up of 0 steps, no decay, weight decay 0, clipping at 1, "
         "dropout 0, stochastic depth 0.2, RandAugment 2 x 10, CutMix 1, label smoothing 0.1, "
-        "average of the weights with 0.9999",
+        "average of the weights with 0.9999, warmed up",
     ]
 
 
