@@ -177,7 +177,8 @@ class Assignments:
         set, except `model.image_size`; fields that the new model does not have are dropped. The
         recipe's pre-logits follow the model (`Model.fit_pre_logits`). If `data.name` changes, the
         splits and the label are chosen again for the new data set. A warm-up of the recipe that
-        does not fit into an assigned `train.steps` is scaled.
+        does not fit into an assigned `train.steps` is scaled. A moving average that the recipe does
+        not have begins with a warm-up (`train.ema_warmup`).
 
         Args:
             experiment: the recipe.
@@ -214,6 +215,10 @@ class Assignments:
         notes = fit_warmup(values, fixed, experiment.train.steps)
         if "model.representation_size" not in fixed:
             notes += experiment.model.fit_pre_logits(values["model"])
+        averages = values["train"]["ema_decay"] is not None
+        if averages != (experiment.train.ema_decay is not None):
+            if "train.ema_warmup" not in fixed:
+                values["train"]["ema_warmup"] = averages
         changed = Experiment.from_dict(values)
         if changed.model != experiment.model and not self.given(*_GRID_PATHS):
             if note := one_patch(changed.model.config(num_classes=1), "model."):

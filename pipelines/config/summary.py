@@ -60,4 +60,4 @@ def _regularization(experiment):
         if value:
             yield f"{name} {value:g}"
     if train.ema_decay is not None:
-        yield f"average of the weights with {train.ema_decay:g}"
+        yield f"average of the weights with {train.ema_decay:g}" + ", warmed up" * train.ema_warmup

@@ -22,9 +22,14 @@ class Train:
         ema_decay: decay of the moving (Polyak) average of the weights, 0.9999 in the paper; none
             keeps no average. With an average, evaluations during training use it, and the run also
             writes ema.npz.
+        ema_warmup: lets the decay of step t = 0, 1, ... begin small: min(ema_decay, (1 + t) / (10 +
+            t)). Otherwise the initial weights, the zero head included, keep the share
+            ema_decay^steps of the average. Assigning train.ema_decay where there was no average
+            sets it to true. The paper's recipes have false, and so has a config.json without it.
         loss: "softmax", or "sigmoid" summed over the classes (the paper's pre-training loss), which
             data with lists of labels need.
-        label_smoothing: probability moved from the true class to the uniform distribution.
+        label_smoothing: softmax: probability moved from the true class to the uniform distribution;
+            sigmoid: each target of 1 becomes 1 - label_smoothing, each of 0 label_smoothing.
         log_every: steps between progress lines.
         eval_every: steps between evaluations; 0 evaluates at the end only.
         eval_batches: largest number of batches of an evaluation during training, spread evenly over
@@ -58,6 +63,7 @@ class Train:
     batch_size: int = 64
     accumulate_steps: int = 1
     ema_decay: float | None = None
+    ema_warmup: bool = False
     loss: Literal["softmax", "sigmoid"] = "softmax"
     label_smoothing: float = 0.0
     log_every: int = 50
@@ -91,7 +97,9 @@ class Train:
         epochs, decay, smoothing = self.epochs, self.ema_decay, self.label_smoothing
         check("train.epochs", epochs, epochs is None or epochs > 0, "above 0, or none")
         check("train.ema_decay", decay, decay is None or 0 <= decay < 1, "in [0, 1), or none")
-        check("train.label_smoothing", smoothing, 0 <= smoothing < 1, "in [0, 1)")
+        most = 0.5 if self.loss == "sigmoid" else 1
+        expected = f"in [0, {most})" + " for train.loss=sigmoid" * (most < 1)
+        check("train.label_smoothing", smoothing, 0 <= smoothing < most, expected)
         for name in (
             "eval_every",
             "eval_batches",

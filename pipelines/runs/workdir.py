@@ -136,6 +136,23 @@ class Workdir:
         schedule = dataclasses.replace(experiment.schedule, warmup_steps=own)
         return dataclasses.replace(experiment, schedule=schedule)
 
+    def with_own_average(self, experiment: Experiment, assignments: Assignments) -> Experiment:
+        """Keeps `train.ema_warmup` of the run here, which may be older than that field.
+
+        Args:
+            experiment: the experiment that resumes the run.
+            assignments: those of the user; an assigned value is not changed.
+
+        Raises:
+            UserError: if `config.json` is damaged.
+        """
+        if not storage.exists(self.config) or assignments.given("train.ema_warmup"):
+            return experiment
+        own = self.read_experiment().train.ema_warmup
+        return dataclasses.replace(
+            experiment, train=dataclasses.replace(experiment.train, ema_warmup=own)
+        )
+
     def check(self, experiment: Experiment, data: dict, extend=False) -> int | None:
         """Checks that `experiment` may run here; writes nothing.
 

@@ -13,8 +13,9 @@ def cross_entropy(labels, logits, loss, label_smoothing=0.0):
         labels: int `[b]`, or float `[b, K]`: multi-label, or after MixUp or CutMix.
         logits: float32 `[b, K]`.
         loss: "softmax", or "sigmoid" summed over classes (Keras averages).
-        label_smoothing: mass `s` moved from the targets to the uniform distribution:
-            `(1 - s) target + s / K`.
+        label_smoothing: `s`. A target `y` of softmax becomes `(1 - s) y + s / K`, mixed with the
+            uniform distribution; one of sigmoid, where each class is a decision of its own, becomes
+            `(1 - s) y + s (1 - y)`.
 
     Returns:
         float32 `[b]`.
@@ -25,7 +26,8 @@ def cross_entropy(labels, logits, loss, label_smoothing=0.0):
     classes = logits.shape[-1]
     targets = as_targets(labels, classes)
     if label_smoothing:
-        targets = targets * (1 - label_smoothing) + label_smoothing / classes
+        other = 1 / classes if loss == "softmax" else 1 - targets
+        targets = targets * (1 - label_smoothing) + label_smoothing * other
     if loss == "softmax":
         return tf.nn.softmax_cross_entropy_with_logits(targets, logits)
     if loss == "sigmoid":

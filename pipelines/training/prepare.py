@@ -116,6 +116,11 @@ def prepare(experiment, run, strategy, request=Request(), keeps_data_errors=Fals
                 warmup = extended.schedule.warmup_steps
                 notes.append(f"--extend keeps the schedule.warmup_steps={warmup} of the run")
             experiment = extended
+        resumed = run.with_own_average(experiment, request.assignments)
+        if resumed != experiment:
+            own = str(resumed.train.ema_warmup).lower()
+            notes.append(f"the run keeps its train.ema_warmup={own}")
+        experiment = resumed
         try:
             few_shot = open_few_shot_data(experiment, data.train.bad_images)
             data = dataclasses.replace(data, few_shot=few_shot)

@@ -13,7 +13,7 @@ import vit_tf
 from pipelines.config import Request
 from pipelines.config.summary import summary
 from pipelines.data.bad_images import summary_at_end
-from pipelines.optimization.ema import ExponentialMovingAverage
+from pipelines.optimization.ema import ExponentialMovingAverage, initial_share
 from pipelines.optimization.loss_scale import LossScale
 from pipelines.optimization.optimizers import optimizer_of
 from pipelines.optimization.schedules import LINEAR_END, make_schedule
@@ -142,6 +142,8 @@ def _train(prepared, run, strategy, log_file, on_metrics):
         run.sync()
         classes = experiment.classes(data.source.labels)
         _write_results(trainer, encoder, run, data.preprocessing, classes)
+        if trainer.ema:
+            _report_average(settings, int(trainer.step.numpy()))
         if reconstructions:
             _write_page(reconstructions, trainer, run, experiment)
     return run.read_metrics()[-1]
@@ -178,7 +180,7 @@ def build_trainer(experiment, task, strategy):
         ema = loss_scale = None
         optimizer, frozen = optimizer_of(model, tuning, schedule, task.zero_kernel(model))
         if settings.ema_decay is not None:
-            ema = ExponentialMovingAverage(model.weights, settings.ema_decay)
+            ema = ExponentialMovingAverage(model.weights, settings.ema_decay, settings.ema_warmup)
         if model.compute_dtype == "float16":
             loss_scale = LossScale()
     _log.info(
@@ -243,6 +245,17 @@ def _write_results(trainer, encoder, run, preprocessing, classes):
         with trainer.ema.swapped_in():
             vit_tf.save_npz(encoder, run.ema, preprocessing, classes)
         _log.info(f"wrote {run.ema}, the Polyak average")
+
+
+def _report_average(settings, steps):
+    """Logs the share of the initial weights in the average if it is more than a tenth."""
+    share = initial_share(settings.ema_decay, settings.ema_warmup, steps)
+    if share > 0.1:
+        _log.info(
+            f"{share:.0%} of the average are still the initial weights, after {steps:,} steps with "
+            f"train.ema_decay={settings.ema_decay:g}: set train.ema_warmup=true, train for more "
+            "steps, or set a smaller train.ema_decay"
+        )
 
 
 def _write_page(reconstructions, trainer, run, experiment):

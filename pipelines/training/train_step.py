@@ -180,7 +180,7 @@ class Trainer(orbit.StandardTrainer):
             updates = [(variable.value, value) for variable, value in statistics.updates]
             assign_on_all_replicas(updates, applied)
         if self.ema:
-            self.ema.update(applied)
+            self.ema.update(step, applied)
         if self.bad_rows:
             # In a halted loop, batches no longer have the index that the step would train on.
             self.bad_rows.add(batch, step + self.batch_offset, goes_on)

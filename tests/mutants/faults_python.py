@@ -132,8 +132,8 @@ PYTHON = (
     Fault(
         "pipelines/optimization/ema.py",
         "removed check",
-        "update_on_all_replicas(self._update_all, condition)",
-        "update_on_all_replicas(self._update_all, True)",
+        "update_on_all_replicas(self._update_all, condition, share)",
+        "update_on_all_replicas(self._update_all, True, share)",
     ),
     Fault(
         "pipelines/optimization/loss_scale.py",

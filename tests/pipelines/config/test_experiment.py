@@ -114,6 +114,7 @@ VALUES = {
     "train.batch_size": ("8", 8),
     "train.accumulate_steps": ("4", 4),
     "train.ema_decay": ("0.9999", 0.9999),
+    "train.ema_warmup": ("true", True),
     "train.loss": ("sigmoid", "sigmoid"),
     "train.label_smoothing": ("0.1", 0.1),
     "train.log_every": ("5", 5),
@@ -138,6 +139,7 @@ COMPANIONS = {
     "model.stem.variance_epsilon": _STEM,
     "model.stem.deviation_epsilon": _STEM,
     "schedule.decay_at": ["schedule.decay=staircase"],
+    "train.ema_decay": ["train.ema_warmup=true"],
     "train.best_metric": ["train.few_shot_every=10", "train.keep_best=true"],
     "data.crop": ["data.crop_resize_to=448"],
     "data.crop_resize_to": ["data.crop=random"],
@@ -219,6 +221,25 @@ def _dict():
 
 def test_one_number_is_a_square_image():
     assert override(Experiment(), ["model.image_size=32"]).model.image_size == (32, 32)
+
+
+def test_a_new_average_has_a_warm_up():
+    """The paper's recipes with an average have none, and so has a config.json without the field."""
+    paper = recipes.get_recipe("finetune_imagenet_l16_512")
+    for start, texts, expected in (
+        (Experiment(), ["train.ema_decay=0.99"], True),
+        (Experiment(), ["train.ema_decay=0.99", "train.ema_warmup=false"], False),
+        (Experiment(), ["seed=1"], False),
+        (paper, ["train.ema_decay=0.99"], False),
+        (paper, ["train.ema_warmup=true"], True),
+        (override(Experiment(), ["train.ema_decay=0.99"]), ["train.ema_decay=0.9"], True),
+        (override(Experiment(), ["train.ema_decay=0.99"]), ["train.ema_decay=none"], False),
+    ):
+        assert override(start, texts).train.ema_warmup == expected, texts
+    old = _dict()
+    old["train"] |= {"ema_decay": 0.99}
+    del old["train"]["ema_warmup"]
+    assert not Experiment.from_dict(old).train.ema_warmup
 
 
 def test_values_may_hold_equal_signs():

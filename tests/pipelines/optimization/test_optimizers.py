@@ -1,10 +1,13 @@
 """Optimizers against NumPy loops."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from pipelines import config
+from pipelines.config import recipes
 from pipelines.optimization import optimizers
 from pipelines.optimization.schedules import make_schedule
 
@@ -121,6 +124,63 @@ def test_twenty_updates_equal_a_numpy_loop(name, decay, dtype, factors):
         np.testing.assert_allclose(variable.value, value, rtol=3e-6, atol=3e-6)
     momentum, *others = (slots["layer/kernel"].dtype for slots in optimizer.slots.values())
     assert momentum == dtype and all(other == tf.float32 for other in others)
+
+
+# The curvature of a quadratic around 1 for each weight; 0: no gradient.
+_CURVATURE = np.array([0.0, 0.002, 0.01, 0.1])
+_STEPS = np.array([400, 2_000])
+
+
+def _bit_sgd():
+    """BiT's SGD with coupled weight decay, in float64: the weights after `_STEPS` steps."""
+    weights, velocity, found = np.full(4, 2.0), np.zeros(4), []
+    for step in range(_STEPS[-1]):
+        gradient = _CURVATURE * (weights - 1) + 1e-4 * weights
+        velocity = 0.9 * velocity + gradient
+        weights = weights - 0.48 * velocity
+        if step + 1 in _STEPS:
+            found.append(weights)
+    return np.array(found)
+
+
+def _own_sgd(settings):
+    """The weights after `_STEPS` steps of our optimizer."""
+    variable = _Variable("layer/kernel", np.full(4, 2.0))
+    schedule = make_schedule(config.Schedule(decay="constant"), settings.learning_rate, 2_000)
+    optimizer = optimizers.make_optimizer(settings, schedule, [variable])
+
+    @tf.function
+    def updates(first, end):
+        for step in tf.range(first, end):
+            gradient = tf.constant(_CURVATURE, tf.float32) * (variable.value - 1)
+            optimizer.apply([gradient], step)
+
+    found = []
+    for first, end in zip([0, *_STEPS], _STEPS, strict=False):
+        updates(tf.constant(first, tf.int64), tf.constant(end, tf.int64))
+        found.append(variable.value.numpy().astype(np.float64))
+    return np.array(found)
+
+
+def test_the_decoupled_decay_of_table_7_is_the_coupled_one_of_bit():
+    """The same end in a quadratic and the same shrinkage without a gradient (docs/paper.md M.5)."""
+    settings = recipes.get_recipe("jft_r50x1_sgd").optimizer
+    shrinkage, end = [], []
+    for weights in (
+        _bit_sgd(),
+        _own_sgd(settings),
+        _own_sgd(dataclasses.replace(settings, weight_decay=1e-4)),
+    ):
+        shrinkage.append(-np.log(weights[1, 0] / weights[0, 0]) / (_STEPS[1] - _STEPS[0]))
+        end.append(weights[1, 1:])
+    minimum = _CURVATURE[1:] / (_CURVATURE[1:] + 1e-4)
+    np.testing.assert_allclose(end[0], minimum, rtol=1e-6)
+    np.testing.assert_allclose(end[1], minimum, rtol=1e-5)
+    assert shrinkage[0] == pytest.approx(0.48e-3, rel=0.01)
+    assert shrinkage[1] == pytest.approx(shrinkage[0], rel=0.01)
+    # The coupled value in a decoupled optimizer is ten times too small.
+    assert shrinkage[2] == pytest.approx(shrinkage[0] / 10, rel=0.01)
+    assert np.abs(end[2] / minimum - 1).min() > 5e-4
 
 
 def test_slots_are_kept_by_path_in_a_checkpoint(tmp_path):

@@ -5,7 +5,9 @@ import shutil
 import numpy as np
 import pytest
 
+from pipelines.config import Assignments, Request, override
 from pipelines.data.sources.open import open_source
+from pipelines.errors import UserError
 from pipelines.evaluation.evaluate import evaluate
 from pipelines.runs import checkpoints
 from pipelines.runs.workdir import Workdir
@@ -45,9 +47,17 @@ def test_the_old_model_has_the_stored_loss(workdir, tmp_path, place, uncompiled)
 def test_the_old_run_resumes_and_ends_with_the_stored_weights(
     workdir, tmp_path, logged, uncompiled
 ):
+    """Its average begins without a warm-up, which the same command has now: the run keeps that."""
     run = cut_short(workdir, tmp_path / "run", 4)
-    train(Workdir(run).read_experiment(), run, one_device())
-    assert "resuming from step 4" in logged.take()
+    warmed = override(Workdir(run).read_experiment(), ["train.ema_warmup=true"])
+    assigned = Request(assignments=Assignments.parse(["train.ema_warmup=true"]))
+    with pytest.raises(UserError, match="train.ema_warmup: False -> True"):
+        train(warmed, run, one_device(), assigned)
+    train(warmed, run, one_device())
+    said = logged.take()
+    assert "the run keeps its train.ema_warmup=false" in said
+    assert "resuming from step 4" in said
+    assert "53% of the average are still the initial weights, after 6 steps" in said
     assert checkpoints.steps(run / "checkpoints") == [4, 6]
     np.testing.assert_allclose(losses(run), losses(OLD), rtol=TOLERANCE)
     for name in ("final.npz", "ema.npz"):

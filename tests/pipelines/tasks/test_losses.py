@@ -19,9 +19,22 @@ def test_losses_are_the_formulas(loss, smoothing, mixed):
         targets = 0.7 * targets + 0.3 * np.roll(targets, 1, axis=0)
     given = tf.constant(targets, tf.float32) if mixed else tf.constant(labels, tf.int32)
     received = cross_entropy(given, tf.constant(logits, tf.float32), loss, smoothing)
-    formula = softmax_loss if loss == "softmax" else sigmoid_loss
-    expected = formula(logits, targets * (1 - smoothing) + smoothing / 5)
+    if loss == "softmax":
+        expected = softmax_loss(logits, targets * (1 - smoothing) + smoothing / 5)
+    else:  # Each class is right with probability 1 - s.
+        kept, flipped = (sigmoid_loss(logits, x) for x in (targets, 1 - targets))
+        expected = (1 - smoothing) * kept + smoothing * flipped
     np.testing.assert_allclose(received, expected, rtol=1e-5)
+
+
+def test_smoothed_targets_of_the_sigmoid_loss_are_its_minimum():
+    """1 - s for the classes of an image and s for the others, however many there are."""
+    for classes in (2, 1000):
+        logits = tf.Variable(tf.fill([1, classes], np.log(0.01 / 0.99).astype(np.float32)))
+        logits[:, :1].assign([[np.log(0.99 / 0.01)]])
+        with tf.GradientTape() as tape:
+            loss = cross_entropy(tf.constant([0]), logits, "sigmoid", 0.01)
+        np.testing.assert_allclose(tape.gradient(loss, logits), np.zeros([1, classes]), atol=1e-7)
 
 
 def test_unknown_loss():

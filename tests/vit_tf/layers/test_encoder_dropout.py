@@ -50,11 +50,15 @@ def full_weights(weights, axis):
         tiny.AXIAL,
         {"position_embedding": "relative"},
         {"position_injection": "every_layer", "classifier": "gap"},
+        {"position_injection": "every_layer_shared"},
     ],
     ids=str,
 )
 def test_dropout_is_where_the_paper_puts_it(fields):
-    """Training equals the equations with the masks that the layers draw."""
+    """Training equals the equations with the masks that the layers draw.
+
+    Positions of a layer are added after the dropout of the embedding (docs/paper.md D.1).
+    """
     model = tiny.shared(**RANDOM, **fields)
     images, tokens = tiny.images(4), model.num_prefix_tokens + 6
     shapes = {"weights": (4, 3, tokens, tokens), "hidden": (4, tokens, 20)}
