@@ -69,6 +69,12 @@ class Experiment:
         if side is not None:
             check("data.crop_resize_to", side, least <= side <= MAX_SIDE, f"{least} to {MAX_SIDE}")
         check_warmup(self.train, self.schedule)
+        stops_early = self.train.early_stop_after and self.train.best_metric == "evaluation"
+        if stops_early and self.data.eval_split is None:
+            raise UserError(
+                f"train.early_stop_after={self.train.early_stop_after} needs evaluations, but "
+                "data.eval_split is none. Set it to a split."
+            )
         if not self.reads_labels:
             check_masking(self.model.name, self.model_config(0), self.masking.fraction)
 

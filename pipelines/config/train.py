@@ -43,6 +43,8 @@ class Train:
         best_metric: "evaluation": the accuracy, in multi-label data the mean average precision, of
             masked patches their accuracy or PSNR; "few_shot": the few-shot accuracy with the
             largest number of few_shot.shots (early stopping in the paper's figure 4).
+        early_stop_after: ends the run after this many evaluations in a row without a better value
+            of best_metric; 0 trains all steps. The schedule stays that of all steps.
         few_shot_every: steps between few-shot evaluations, of which the first is before the first
             step; 0 turns them off. See few_shot.
         non_finite: the reaction to a loss or gradient that is not finite. "stop": the run ends;
@@ -74,6 +76,7 @@ class Train:
     keep_every: int = 0
     keep_best: bool = False
     best_metric: Literal["evaluation", "few_shot"] = "evaluation"
+    early_stop_after: int = 0
     few_shot_every: int = 0
     non_finite: Literal["stop", "skip", "rewind"] = "stop"
     profile: str | None = None
@@ -87,10 +90,15 @@ class Train:
             raise UserError(
                 "train.best_metric=few_shot needs few-shot evaluations. Set train.few_shot_every."
             )
-        if self.best_metric != "evaluation" and not self.keep_best:
+        if self.best_metric != "evaluation" and not (self.keep_best or self.early_stop_after):
             raise UserError(
                 f"train.best_metric={self.best_metric} chooses the checkpoint that "
-                "train.keep_best=true keeps. Set that too."
+                "train.keep_best=true keeps, or the end by train.early_stop_after. Set one of them."
+            )
+        if self.early_stop_after and self.best_metric == "evaluation" and not self.eval_every:
+            raise UserError(
+                f"train.early_stop_after={self.early_stop_after} counts evaluations during "
+                "training, but there are none. Set train.eval_every."
             )
         for name in ("steps", "batch_size", "accumulate_steps", "log_every", "keep_last"):
             check_at_least(f"train.{name}", getattr(self, name), 1)
@@ -103,6 +111,7 @@ class Train:
         for name in (
             "eval_every",
             "eval_batches",
+            "early_stop_after",
             "few_shot_every",
             "checkpoint_every",
             "keep_every",

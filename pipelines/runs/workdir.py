@@ -28,6 +28,7 @@ _MAY_CHANGE = (
     "train.keep_last",
     "train.keep_every",
     "train.keep_best",
+    "train.early_stop_after",
     "train.few_shot_every",
     # A run that stops at bad images has not trained on any so far.
     "data.bad_images",

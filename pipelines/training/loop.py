@@ -5,7 +5,9 @@ logs, evaluates and saves.
 """
 
 import dataclasses
+import logging
 import math
+from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -22,6 +24,8 @@ from pipelines.training.profiler import Profiler
 from pipelines.training.train_data import TrainData
 from pipelines.training.train_step import Trainer
 
+_log = logging.getLogger(__name__)
+
 _LONGEST_LOOP = 10.0  # Seconds between two checks for signals.
 
 
@@ -37,6 +41,7 @@ class TrainingLoop:
         non_finite: handles steps that are not finite.
         store: the checkpoints, for a signal.
         progress: measures the steps.
+        stop_reason: returns a sentence if the run ends before its last step, else None.
         profiler: records some steps.
         signals: checked between two loops on the device.
     """
@@ -48,6 +53,7 @@ class TrainingLoop:
     non_finite: NonFinitePolicy
     store: CheckpointStore
     progress: Progress
+    stop_reason: Callable[[], str | None]
     profiler: Profiler
     signals: Signals
 
@@ -60,7 +66,7 @@ class TrainingLoop:
         step = int(self.trainer.step.numpy())
         try:
             self._do(step, evaluations=True)
-            while step < self.settings.steps:
+            while step < self.settings.steps and not self.stop_reason():
                 reached = step = self._train(step)
                 is_rewound = False
                 if self._is_non_finite(step):
@@ -74,12 +80,25 @@ class TrainingLoop:
                     self._do(step, evaluations=False)
                 self.signals.check()
                 self._do(step, evaluations=True)
+            if step < self.settings.steps:
+                self._end_early(step)
         except Interrupted as signal:
             check_finite("sum of the weights", self.trainer.weight_sum(), step)
             self.store.save(step)
             raise Interrupted(
                 f"{signal}: saved step {step}. Start the same command again to go on."
             ) from None
+
+    def _end_early(self, step):
+        """Saves and evaluates as at the last step, if that is not done yet.
+
+        There is no log line: the checkpoint of this step may hold the sums of its losses already,
+        and a run that goes on later logs them with its next line.
+        """
+        left = [x for x in self.actions if x.uses_weights and x not in self._due(step)]
+        for action in sorted(left, key=lambda action: action.is_evaluation):
+            action.act(step)
+        _log.info(self.stop_reason())
 
     def _train(self, step):
         """Trains to the next action, for about 10 s at most; returns the steps done."""

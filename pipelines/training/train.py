@@ -28,6 +28,7 @@ from pipelines.runs.strategies import describe, is_tpu, num_hosts
 from pipelines.runs.workdir import Workdir
 from pipelines.stored_models import model_source
 from pipelines.training.actions import run_actions
+from pipelines.training.early_stop import stop_reason
 from pipelines.training.loop import TrainingLoop
 from pipelines.training.non_finite import NonFinitePolicy
 from pipelines.training.prepare import prepare
@@ -98,7 +99,11 @@ def _train(prepared, run, strategy, log_file, on_metrics):
     log_file.open(run.growing.path("run.log"))
     if settings.non_finite == "rewind" and is_new:
         store.save(step)  # A rewind needs a checkpoint.
-    if step < settings.steps:
+
+    def ends_early():
+        return stop_reason(run.read_metrics(), settings)
+
+    if step < settings.steps and not ends_early():
         run.remove_results()
     manifest.write_manifest(
         run.manifest,
@@ -136,6 +141,7 @@ def _train(prepared, run, strategy, log_file, on_metrics):
             store=store,
             non_finite=NonFinitePolicy(settings.non_finite, trainer, store, run, data),
             progress=progress,
+            stop_reason=ends_early,
             profiler=profiler,
             signals=signals,
         ).run()

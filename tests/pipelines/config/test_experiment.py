@@ -113,6 +113,7 @@ VALUES = {
     "train.epochs": ("2.5", 2.5),
     "train.batch_size": ("8", 8),
     "train.accumulate_steps": ("4", 4),
+    "train.early_stop_after": ("3", 3),
     "train.ema_decay": ("0.9999", 0.9999),
     "train.ema_warmup": ("true", True),
     "train.loss": ("sigmoid", "sigmoid"),
@@ -133,6 +134,7 @@ VALUES = {
 # Fields that are valid only together.
 _STEM = ["model.stem.stage_depths=1,2", "model.patch_size=1"]
 COMPANIONS = {
+    "train.early_stop_after": ["train.eval_every=10"],
     "model.stem.stage_depths": ["model.patch_size=1"],
     "model.stem.width": _STEM,
     "model.stem.group_norm_epsilon": _STEM,

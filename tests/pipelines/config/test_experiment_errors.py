@@ -37,7 +37,10 @@ def test_assignment_without_value():
         ("train.batch_size=0", "train.batch_size must be at least 1"),
         ("train.checkpoint_every=-1", "train.checkpoint_every must be at least 0"),
         ("train.label_smoothing=1", "train.label_smoothing must be in"),
-        ("train.loss=sigmoid train.label_smoothing=0.5", r"must be in \[0, 0.5\) for train.loss=sig"),
+        (
+            "train.loss=sigmoid train.label_smoothing=0.5",
+            r"must be in \[0, 0.5\) for train.loss=sig",
+        ),
         ("train.accumulate_steps=0", "train.accumulate_steps must be at least 1"),
         ("train.ema_decay=1", "train.ema_decay must be in"),
         ("train.loss=mse", "train.loss must be one of"),

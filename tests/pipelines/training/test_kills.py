@@ -16,13 +16,17 @@ pytestmark = pytest.mark.process
 
 
 @pytest.mark.parametrize(
-    ("kills", "steps", "resumed"),
-    [(3, 200, 1), pytest.param(7, 600, 2, marks=pytest.mark.heavy("training"))],
+    ("kills", "steps", "resumed", "patience"),
+    [
+        (3, 200, 1, 0),
+        pytest.param(7, 600, 2, 0, marks=pytest.mark.heavy("training")),
+        pytest.param(3, 600, 1, 1, marks=pytest.mark.heavy("training")),
+    ],
 )
-def test_kills_change_nothing(tmp_path, kills, steps, resumed):
+def test_kills_change_nothing(tmp_path, kills, steps, resumed, patience):
     """SIGKILL at the first `killed_run.MOMENTS`; weights and log equal those of a whole run.
 
-    Attempts resumed from at least `resumed` different steps.
+    Attempts resumed from at least `resumed` different steps. With a `patience` the run ends early.
     """
     assignments = [
         "model.layers=1",
@@ -35,8 +39,10 @@ def test_kills_change_nothing(tmp_path, kills, steps, resumed):
         "train.accumulate_steps=2",
         "train.keep_best=true",
         "train.deterministic=true",
+        f"train.early_stop_after={patience}",
     ]
-    train(tiny_experiment(*assignments), tmp_path / "whole", one_device())
+    result = train(tiny_experiment(*assignments), tmp_path / "whole", one_device())
+    assert (result["step"] < steps) == (patience > 0)
     program = "tests.pipelines.training.killed_run"
     result = run_module(program, tmp_path / "killed", kills, 1, *assignments, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
