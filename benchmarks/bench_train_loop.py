@@ -86,7 +86,7 @@ def main(rounds=6, steps_per_round=12):
                 progress._compiled.set()
                 settings = dataclasses.replace(experiment.train, steps=end)
                 TrainingLoop(
-                    stop_reason=lambda: None,
+                    read_metrics=list,
                     settings=settings,
                     trainer=trainer,
                     data=None,

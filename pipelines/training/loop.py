@@ -19,6 +19,7 @@ from pipelines.runs.progress import Progress
 from pipelines.runs.signals import Signals
 from pipelines.runs.strategies import num_hosts
 from pipelines.training.actions import Action, check_finite
+from pipelines.training.early_stop import stop_reason
 from pipelines.training.non_finite import NonFinitePolicy
 from pipelines.training.profiler import Profiler
 from pipelines.training.train_data import TrainData
@@ -41,7 +42,7 @@ class TrainingLoop:
         non_finite: handles steps that are not finite.
         store: the checkpoints, for a signal.
         progress: measures the steps.
-        stop_reason: returns a sentence if the run ends before its last step, else None.
+        read_metrics: returns the lines of `metrics.jsonl`, which may end the run early.
         profiler: records some steps.
         signals: checked between two loops on the device.
     """
@@ -53,7 +54,7 @@ class TrainingLoop:
     non_finite: NonFinitePolicy
     store: CheckpointStore
     progress: Progress
-    stop_reason: Callable[[], str | None]
+    read_metrics: Callable[[], list[dict]]
     profiler: Profiler
     signals: Signals
 
@@ -66,7 +67,7 @@ class TrainingLoop:
         step = int(self.trainer.step.numpy())
         try:
             self._do(step, evaluations=True)
-            while step < self.settings.steps and not self.stop_reason():
+            while step < self.settings.steps and not self._stop_reason():
                 reached = step = self._train(step)
                 is_rewound = False
                 if self._is_non_finite(step):
@@ -98,7 +99,10 @@ class TrainingLoop:
         left = [x for x in self.actions if x.uses_weights and x not in self._due(step)]
         for action in sorted(left, key=lambda action: action.is_evaluation):
             action.act(step)
-        _log.info(self.stop_reason())
+        _log.info(self._stop_reason())
+
+    def _stop_reason(self):
+        return stop_reason(self.read_metrics(), self.settings)
 
     def _train(self, step):
         """Trains to the next action, for about 10 s at most; returns the steps done."""

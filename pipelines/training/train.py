@@ -99,11 +99,7 @@ def _train(prepared, run, strategy, log_file, on_metrics):
     log_file.open(run.growing.path("run.log"))
     if settings.non_finite == "rewind" and is_new:
         store.save(step)  # A rewind needs a checkpoint.
-
-    def ends_early():
-        return stop_reason(run.read_metrics(), settings)
-
-    if step < settings.steps and not ends_early():
+    if step < settings.steps and not stop_reason(run.read_metrics(), settings):
         run.remove_results()
     manifest.write_manifest(
         run.manifest,
@@ -141,7 +137,7 @@ def _train(prepared, run, strategy, log_file, on_metrics):
             store=store,
             non_finite=NonFinitePolicy(settings.non_finite, trainer, store, run, data),
             progress=progress,
-            stop_reason=ends_early,
+            read_metrics=run.read_metrics,
             profiler=profiler,
             signals=signals,
         ).run()
