@@ -16,7 +16,7 @@ from vit_tf.layers import BatchNorm
 
 
 def make_trainer(*assignments):
-    experiment = axial_resnet("train.ema_decay=0.5", *assignments)
+    experiment = axial_resnet("train.ema_decay=0.5", "train.ema_warmup=false", *assignments)
     trainer = build_trainer(
         experiment, task_of(experiment, experiment.model.config(10)), one_device()
     )
