@@ -75,6 +75,11 @@ class Experiment:
                 f"train.early_stop_after={self.train.early_stop_after} needs evaluations, but "
                 "data.eval_split is none. Set it to a split."
             )
+        if not self.reads_labels and self.data.balance == "loss":
+            raise UserError(
+                f"data.balance=loss weights the labels, which task={self.task} does not learn. Set "
+                "data.balance=none."
+            )
         if not self.reads_labels:
             check_masking(self.model.name, self.model_config(0), self.masking.fraction)
 

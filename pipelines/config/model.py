@@ -119,16 +119,16 @@ class Model:
             values: the section of the changed model, changed in place: a dictionary of `to_dict`
                 or, for another variant, of `for_variant`.
         """
-        old, path = self.config(num_classes=1), "representation_size"
-        size, variant = getattr(old, path, None), get_variant(values["name"])
-        if size is None or not hasattr(variant, path):
+        old, variant = self.config(num_classes=1).to_dict(), get_variant(values["name"]).to_dict()
+        path = "representation_size"
+        if (size := old.get(path)) is None or path not in variant:
             return []
-        classifier = values.get("classifier") or variant.classifier
-        if classifier not in ("token", old.classifier):
+        classifier = values.get("classifier") or variant["classifier"]
+        if classifier not in ("token", old["classifier"]):
             values[path] = None
             head = f"model.classifier={classifier} has a linear head"
             return [f"{head}: model.{path}={size} of the recipe is left out"]
-        fitting = values.setdefault(path, values.get("hidden_size") or variant.hidden_size)
+        fitting = values.setdefault(path, values.get("hidden_size") or variant["hidden_size"])
         if fitting == size:
             return []
         return [f"model.{path}={fitting} instead of {size}: the hidden size of {values['name']}"]

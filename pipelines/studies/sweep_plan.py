@@ -113,6 +113,7 @@ def make_plan(experiment, grid, hold_out, seeds, replicas, assigned=()) -> Plan:
         assignments = Assignments.parse(pairs, "--grid")
         trial, notes = assignments.apply(base, assigned)
         values = {path: _value(trial, path) for path in fields}
+        _check_balance(trial)
         # Without the held-out part, an epoch has fewer steps.
         whole, tuning = (
             resolve(trial, source, replicas, assigned={*fields, *assigned}, images=images)
@@ -199,6 +200,17 @@ def held_out_splits(source, fraction) -> tuple[str, str, int]:
         held.append(f"{split}[{border}:{stop}]")
         examples += border - start
     return "+".join(rest), "+".join(held), examples
+
+
+def _check_balance(trial):
+    """Refuses epochs whose length is only known after the labels of a part have been read."""
+    lengths = (trial.train.epochs, trial.schedule.warmup_epochs, trial.data.mixing_epochs)
+    if trial.data.balance == "sample" and any(length is not None for length in lengths):
+        raise UserError(
+            "A sweep with data.balance=sample has no length in epochs, since the part of the data "
+            "for its trials has another one. Set train.steps, schedule.warmup_steps and "
+            "data.mixing_steps."
+        )
 
 
 def _value(experiment, path):

@@ -5,6 +5,7 @@ import dataclasses
 import tensorflow as tf
 
 import vit_tf
+from pipelines.data.labels.encoding import as_targets
 from pipelines.tasks.losses import cross_entropy
 from pipelines.tasks.metrics import metric_sums
 from vit_tf.config import ModelConfig
@@ -22,6 +23,7 @@ class Classification:
     Attributes:
         loss: "softmax" or "sigmoid", see `losses.cross_entropy`.
         label_smoothing: of the training loss, not of evaluations.
+        class_weights: factor of the training loss of each class; None is 1 for all.
         columns: for each class of the data, the index of its class in the model, or `NO_CLASS`;
             None if they are the same. Only the logits of these classes are used in evaluations, and
             images of a class that the model does not have are left out.
@@ -32,6 +34,7 @@ class Classification:
 
     loss: str
     label_smoothing: float = 0.0
+    class_weights: tuple[float, ...] | None = None
     columns: tuple[int, ...] | None = None
     config: ModelConfig | None = None
 
@@ -61,9 +64,20 @@ class Classification:
         return model.head.kernel
 
     def losses(self, model, batch):
-        """The training loss of each image, float32 `[b]`."""
-        logits = model(batch["image"], training=True)
-        return cross_entropy(batch["label"], logits, self.loss, self.label_smoothing)
+        """The training loss of each image, float32 `[b]`.
+
+        With class weights w, the loss of a label y, mixed or not, is sum_k y_k w_k loss(k): that of
+        each of its classes k, weighted. Cross-entropy is linear in the label, so this is
+        (y w) loss(y_k w_k / (y w)).
+        """
+        logits, labels = model(batch["image"], training=True), batch["label"]
+        if self.class_weights is None:
+            return cross_entropy(labels, logits, self.loss, self.label_smoothing)
+        weighted = as_targets(labels, len(self.class_weights)) * self.class_weights
+        factor = tf.reduce_sum(weighted, axis=-1)
+        # A row that is left out has no class.
+        labels = tf.math.divide_no_nan(weighted, factor[:, None])
+        return factor * cross_entropy(labels, logits, self.loss, self.label_smoothing)
 
     def measure(self, model, batch):
         """Sums over a batch of an evaluation, for `metrics.metric_means`.

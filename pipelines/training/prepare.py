@@ -11,6 +11,7 @@ from custom_ops import dispatch
 from pipelines.config import Experiment, Request
 from pipelines.config.epochs import with_steps
 from pipelines.data.sources.splits import with_splits
+from pipelines.data.sources.subset import balanced_loss
 from pipelines.errors import DataError, MissingDataError, UserError
 from pipelines.runs.strategies import is_tpu
 from pipelines.tasks.losses import check_loss
@@ -121,6 +122,11 @@ def prepare(experiment, run, strategy, request=Request(), keeps_data_errors=Fals
             own = str(resumed.train.ema_warmup).lower()
             notes.append(f"the run keeps its train.ema_warmup={own}")
         experiment = resumed
+        if experiment.data.balance == "loss":
+            weights, note = balanced_loss(data.train.source)
+            task = dataclasses.replace(prepared.task, class_weights=weights)
+            prepared = dataclasses.replace(prepared, task=task)
+            notes.append(note)
         try:
             few_shot = open_few_shot_data(experiment, data.train.bad_images)
             data = dataclasses.replace(data, few_shot=few_shot)

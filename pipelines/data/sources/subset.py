@@ -1,4 +1,7 @@
-"""A part of the training data: `data.fraction`, `data.per_class` and `data.subset_seed`.
+"""A part of the training data, or some of them several times.
+
+`data.fraction`, `data.per_class` and `data.subset_seed` choose a part, and `data.balance=sample`
+repeats the examples of rare classes.
 
 The rank of an example is a random word that depends only on (`data.subset_seed`, its id). The part
 has the examples of lowest rank, of the whole split or of each class. So the choice is the same on
@@ -11,6 +14,7 @@ import logging
 import numpy as np
 
 from pipelines.data import stateless_random
+from pipelines.data.labels import balance
 from pipelines.data.labels.class_sizes import check_class_sizes
 from pipelines.data.progress_lines import ProgressLines
 from pipelines.data.sources.open import open_source
@@ -36,7 +40,8 @@ def open_train_source(data):
 
     Raises:
         DataError: as `open_source`; if the part would be empty, a class has fewer than
-            `data.per_class` examples, or `data.per_class` is set for lists of labels.
+            `data.per_class` examples, or `data.per_class` or `data.balance` is set for lists of
+            labels.
     """
     source = open_source(data.name, data.train_split, data.data_dir, data.label)
     return choose_subset(data, source)
@@ -52,11 +57,23 @@ def choose_subset(data, source):
         indices = _lowest_of_each_class(source, data.per_class, data.subset_seed)
     elif data.fraction is not None:
         indices = _lowest(source, count, data.subset_seed)
+    elif data.balance == "sample":
+        indices = np.arange(source.num_examples)
     else:
         return source
     rule = {name: getattr(data, name) for name in ("fraction", "per_class", "subset_seed")}
-    subset = SubsetSource(source, indices, {key: value for key, value in rule.items() if value})
-    _log.info(f"data: {count:,} of {source.num_examples:,} examples ({subset.setting})")
+    rule = {key: value for key, value in rule.items() if value}
+    if data.balance != "sample":
+        subset = SubsetSource(source, indices, rule)
+        _log.info(f"data: {count:,} of {source.num_examples:,} examples ({subset.setting})")
+        return subset
+    subset = SubsetSource(
+        source, _repeated(source, indices, data.subset_seed), rule | {"balance": "sample"}
+    )
+    _log.info(
+        f"data: an epoch has {subset.num_examples:,} images, which repeat the {len(indices):,} "
+        f"examples of rare classes ({subset.setting})"
+    )
     return subset
 
 
@@ -92,7 +109,7 @@ def subset_size(data, source, num_examples=None) -> int:
 
 
 class SubsetSource(DataSource):
-    """Some examples of another source, in its stored order, with their ids.
+    """Some examples of another source, in its stored order, with their ids; some several times.
 
     A shard holds the chosen examples of a shard of the other source; shards without any are left
     out.
@@ -194,6 +211,38 @@ def _lowest_of_each_class(source, count, seed):
     begins = np.cumsum(counts) - counts
     ranks = np.arange(len(order)) - begins[labels[order]]  # of each example in its class
     return np.sort(order[ranks < count])
+
+
+def _repeated(source, indices, seed):
+    """Returns sorted indices, int64, with those of rare classes several times.
+
+    Args:
+        source: `DataSource` of the whole split.
+        indices: sorted indices in it.
+        seed: of the examples that are repeated once more than others of their class.
+    """
+    balance.check_single_labels(source, "sample")
+    labels, ids = read_labels(source)[indices], source.ids(indices)
+    times = balance.repeats(
+        labels, stateless_random.words_at(seed, stateless_random.SUBSET, ids), ids
+    )
+    counts = np.bincount(labels, minlength=source.num_classes)
+    each = [f"x {counts.max() / max(count, 1):.3g}" for count in counts]
+    _log.info(f"data.balance=sample: {balance.summary(source.labels, counts, each)}")
+    return np.repeat(indices, times)
+
+
+def balanced_loss(source) -> tuple[tuple[float, ...], str]:
+    """Returns the weight of each class for data.balance=loss, and a line about the weights.
+
+    Raises:
+        DataError: if the `DataSource` has lists of labels.
+    """
+    balance.check_single_labels(source, "loss")
+    counts = np.bincount(read_labels(source), minlength=source.num_classes)
+    weights = balance.class_weights(counts).tolist()
+    each = [f"x {weight:.3g}" for weight in weights]
+    return tuple(weights), f"data.balance=loss: {balance.summary(source.labels, counts, each)}"
 
 
 def read_labels(source):

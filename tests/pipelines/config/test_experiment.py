@@ -62,6 +62,7 @@ VALUES = {
     "data.eval_split": ("none", None),
     "data.fraction": ("0.1", 0.1),
     "data.per_class": ("10", 10),
+    "data.balance": ("loss", "loss"),
     "data.subset_seed": ("3", 3),
     "data.shuffle_window": ("100", 100),
     "data.sharding": ("files", "files"),

@@ -36,6 +36,7 @@ RATE = {"sgd": 0.05, "adamw": 0.002}
 EVERYTHING = (
     "data.flip=true",
     "data.mixup=0.5",
+    "data.balance=loss",
     "data.randaugment_layers=2",
     "train.batch_size=32",
     "optimizer.layer_decay=0.75",

@@ -71,6 +71,13 @@ def stored(seed=0, shard_lengths=LENGTHS, **options):
     return Stored(ids, shard_lengths, **options)
 
 
+def uneven():
+    """A `Stored` with different numbers of examples of the classes 0, 1 and 2, and none of 3."""
+    source = Stored(np.random.default_rng(0).permutation(COUNT), LENGTHS)
+    source.read_labels = lambda indices: (source.ids(indices) % 11 // 4).astype(np.int32)
+    return source
+
+
 def choose(source, **fields):
     return subset.choose_subset(Data(**fields), source)
 
@@ -282,6 +289,47 @@ def test_log_lines_and_manifest_of_subsets(logged):
     ]
 
 
+@pytest.mark.parametrize("fields", [{}, {"fraction": 0.7}])
+def test_balanced_epochs_have_every_class_as_often(fields, logged):
+    """Each example is there as often as the others of its class, or once more by lowest rank."""
+    source = uneven()
+    part = choose(source, subset_seed=5, **fields)
+    balanced = choose(source, subset_seed=5, balance="sample", **fields)
+    counts = np.bincount(part.read_labels(range(part.num_examples)), minlength=4)
+    assert len(set(counts)) == 4 and counts[3] == 0
+    labels = balanced.read_labels(range(balanced.num_examples))
+    np.testing.assert_array_equal(np.bincount(labels, minlength=4), [*[counts.max()] * 3, 0])
+    ids, times = np.unique(ids_of(balanced), return_counts=True)
+    np.testing.assert_array_equal(ids, np.sort(ids_of(part)))
+    times = dict(zip(ids.tolist(), times.tolist(), strict=True))
+    for label in range(3):
+        own = sorted((i for i in times if i % 11 // 4 == label), key=lambda i: rank(5, i))
+        least, more = divmod(int(counts.max()), len(own))
+        assert [times[i] for i in own] == [least + (n < more) for n in range(len(own))]
+    # Repeats follow each other in stored order, in the shard of their example.
+    repeated = np.repeat(ids_of(part), [times[i] for i in ids_of(part).tolist()])
+    np.testing.assert_array_equal(ids_of(balanced), repeated)
+    assert sum(balanced.shard_lengths) == balanced.num_examples == 3 * counts.max()
+    rule = {**fields, "subset_seed": 5, "balance": "sample"}
+    assert balanced.manifest()["subset"] == rule | {"num_examples": balanced.num_examples}
+    order = np.argsort(counts)[1:]
+    said = ", ".join(f"class {i} {counts[i]} x {counts.max() / counts[i]:.3g}" for i in order)
+    assert logged[-2] == f"data.balance=sample: {said}; 1 class has none"
+
+
+def test_weights_of_the_loss_have_the_mean_one():
+    """They are n / (K n_c), with K classes that have examples."""
+    weights, note = subset.balanced_loss(stored())
+    assert np.mean(np.array(weights)[subset.read_labels(stored())]) == pytest.approx(1)
+    assert weights[2:] == (0.0, 0.0) and note.endswith("; 2 classes have none")
+    source = uneven()
+    weights, note = subset.balanced_loss(source)
+    counts = np.bincount(subset.read_labels(source))
+    np.testing.assert_allclose(weights[:3], COUNT / (3 * counts), rtol=1e-12)
+    rarest = int(counts.argmin())
+    assert f"class {rarest} {counts[rarest]} x {weights[rarest]:.3g}" in note
+
+
 def test_sizes_need_no_labels():
     source = stored()
     for fields, expected in (
@@ -302,6 +350,10 @@ def test_empty_parts_and_lists_of_labels_are_refused():
     source.multi_label = True
     with pytest.raises(DataError, match="data.per_class=2 needs one class .* Use data.fraction"):
         choose(source, per_class=2)
+    with pytest.raises(DataError, match="data.balance=sample needs one class .*data.balance=none"):
+        choose(source, balance="sample")
+    with pytest.raises(DataError, match="data.balance=loss needs one class .*data.balance=none"):
+        subset.balanced_loss(source)
 
 
 @pytest.mark.parametrize(

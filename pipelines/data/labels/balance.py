@@ -1,0 +1,71 @@
+"""Balances rare classes: `data.balance`. NumPy only."""
+
+import numpy as np
+
+from pipelines.errors import DataError
+
+_SHOWN = 5  # Classes that a line names at most.
+
+
+def check_single_labels(source, balance):
+    """Raises `DataError` if a `DataSource` has lists of labels, which no class is rare in."""
+    if source.multi_label:
+        raise DataError(
+            f"data.balance={balance} needs one class per image, but {source.name} has lists of "
+            "labels. Set data.balance=none."
+        )
+
+
+def class_weights(counts) -> np.ndarray:
+    """Returns the weight of each class: n / (K n_c), for which the mean over the examples is 1.
+
+    Args:
+        counts: `n_c`, the number of examples of each class, int64 `[num_classes]`.
+
+    Returns:
+        float64 `[num_classes]`; `n` examples are of `K` classes. A class without any has weight 0.
+    """
+    present = np.count_nonzero(counts)
+    return np.where(counts > 0, counts.sum() / (present * np.maximum(counts, 1)), 0.0)
+
+
+def repeats(labels, words, ids) -> np.ndarray:
+    """Returns how often each example is in an epoch in which all classes are as frequent.
+
+    Every class has as many examples as the largest one. Its examples are repeated equally often; of
+    the remainder, those of the lowest random word are taken once more.
+
+    Args:
+        labels: integers `[n]`.
+        words: a random word of each example, uint64 `[n]`.
+        ids: unique integers `[n]`, which decide between equal words.
+
+    Returns:
+        int64 `[n]`, each at least 1.
+    """
+    counts = np.bincount(labels)
+    order = np.lexsort((ids, words, labels))
+    begins = np.cumsum(counts) - counts
+    ranks = np.empty(len(labels), np.int64)  # of each example in its class
+    ranks[order] = np.arange(len(order)) - begins[labels[order]]
+    own = counts[labels]
+    return counts.max() // own + (ranks < counts.max() % own)
+
+
+def summary(names, counts, values) -> str:
+    """Names the rarest and the largest classes, with their counts and a value of each, as text.
+
+    Args:
+        names: those of all classes.
+        counts: number of examples of each class.
+        values: text for each class.
+    """
+    order = [index for index in np.argsort(counts, kind="stable") if counts[index]]
+    absent = len(counts) - len(order)
+    shown = order if len(order) <= _SHOWN else [*order[: _SHOWN - 2], None, *order[-1:]]
+    parts = [
+        "..." if index is None else f"{names[index]} {counts[index]:,} {values[index]}"
+        for index in shown
+    ]
+    without = f"; {absent} {'class has' if absent == 1 else 'classes have'} none" if absent else ""
+    return f"{', '.join(parts)}{without}"
