@@ -56,10 +56,10 @@ class Data(Augmentation):
         per_class: number of training examples of each class, instead of `fraction`; none takes
             all. Fewer examples are contained in more.
         subset_seed: seed of the choice of these examples. It depends on nothing else but their ids.
-        balance: how rare classes are balanced. "sample": an epoch has as many images of every class
-            as of the largest, so it repeats the examples of the others; "loss": the loss of an
-            example of class c is multiplied by n / (K n_c), for n examples of K classes, n_c of
-            class c: the mean over the data is 1. Evaluations are not balanced.
+        balance: whether rare classes are balanced. "none": they are not; "sample": an epoch has as
+            many images of every class as of the largest, so it repeats the examples of the others;
+            "loss": the loss of an example of class c is multiplied by n / (K n_c), for n examples
+            of K classes, n_c of class c: the mean over the data is 1. Evaluations are not balanced.
         shuffle_window: examples that are shuffled together; memory holds at most twice as many
             encoded images.
         sharding: "global": batches are the same on any number of hosts; "files": each host reads

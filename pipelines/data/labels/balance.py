@@ -64,7 +64,7 @@ def summary(names, counts, values) -> str:
     absent = len(counts) - len(order)
     shown = order if len(order) <= _SHOWN else [*order[: _SHOWN - 2], None, *order[-1:]]
     parts = [
-        "..." if index is None else f"{names[index]} {counts[index]:,} {values[index]}"
+        "..." if index is None else f"{names[index]} ({counts[index]:,}) {values[index]}"
         for index in shown
     ]
     without = f"; {absent} {'class has' if absent == 1 else 'classes have'} none" if absent else ""

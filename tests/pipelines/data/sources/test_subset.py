@@ -313,7 +313,7 @@ def test_balanced_epochs_have_every_class_as_often(fields, logged):
     rule = {**fields, "subset_seed": 5, "balance": "sample"}
     assert balanced.manifest()["subset"] == rule | {"num_examples": balanced.num_examples}
     order = np.argsort(counts)[1:]
-    said = ", ".join(f"class {i} {counts[i]} x {counts.max() / counts[i]:.3g}" for i in order)
+    said = ", ".join(f"class {i} ({counts[i]}) x {counts.max() / counts[i]:.3g}" for i in order)
     assert logged[-2] == f"data.balance=sample: {said}; 1 class has none"
 
 
@@ -327,7 +327,7 @@ def test_weights_of_the_loss_have_the_mean_one():
     counts = np.bincount(subset.read_labels(source))
     np.testing.assert_allclose(weights[:3], COUNT / (3 * counts), rtol=1e-12)
     rarest = int(counts.argmin())
-    assert f"class {rarest} {counts[rarest]} x {weights[rarest]:.3g}" in note
+    assert f"class {rarest} ({counts[rarest]}) x {weights[rarest]:.3g}" in note
 
 
 def test_sizes_need_no_labels():
