@@ -143,7 +143,7 @@ def _train(prepared, run, strategy, log_file, on_metrics):
         ).run()
         run.sync()
         classes = experiment.classes(data.source.labels)
-        _write_results(trainer, encoder, run, data.preprocessing, classes)
+        _write_results(trainer, encoder, run, experiment.preprocessing(), classes)
         if trainer.ema:
             _report_average(settings, int(trainer.step.numpy()))
         if reconstructions:

@@ -17,6 +17,7 @@ from pipelines.errors import RunError, UserError
 from pipelines.runs.workdir import Workdir
 from pipelines.training.dry_run import dry_run
 from pipelines.training.train import train
+from pipelines.training.train_data import open_data
 from tests.pipelines.tiny import arrays, cut_short, one_device, tiny_experiment
 from tests.pipelines.training_runs import FINISHED
 
@@ -134,6 +135,19 @@ def test_the_log_holds_what_the_run_has_printed(finished_run, tmp_path, logged, 
     with pytest.raises(UserError, match="seed"):
         train(tiny_experiment(*FINISHED, "seed=5"), copy, one_device())
     assert (copy / "run.log").read_text().splitlines() == log
+
+
+def test_weights_have_the_filter_of_evaluations(tmp_path, uncompiled):
+    """Training has its own: the batches differ from those of an evaluation."""
+    own = ("data.eval_interpolation=area", "train.steps=1", "schedule.warmup_steps=0")
+    experiment = tiny_experiment(*own, "model.layers=1", "train.ema_decay=0.9")
+    train(experiment, tmp_path, one_device())
+    for name in ("final.npz", "ema.npz"):
+        sidecar = json.loads((tmp_path / f"{name}.json").read_text())
+        assert sidecar["preprocessing"]["interpolation"] == "area"
+    data = open_data(experiment, Workdir(tmp_path))
+    assert data.evaluation.preprocessing.interpolation == "area"
+    assert data.train.preprocessing.interpolation == "bilinear"
 
 
 def test_a_folder_without_a_test_split(tmp_path, capsys, logged, uncompiled):
