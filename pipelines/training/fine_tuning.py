@@ -11,7 +11,7 @@ import logging
 import re
 import typing
 
-from pipelines.config import Experiment, Request
+from pipelines.config import Data, Experiment, Request
 from pipelines.config.model import Model, changed_fields, model_field_types
 from pipelines.config.names import Dtype
 from pipelines.config.recipes import photos
@@ -238,10 +238,11 @@ def check_photo_size(start, experiment, has_size):
 
 def _check_fit(base, initial, assignments):
     """Raises `UserError` if the weights of the initial model do not fit the assigned model."""
-    # Weights fit whatever the image size is: at a large one, every model is valid.
+    # Weights fit whatever the image size is: at a large one, every model is valid. The data may have
+    # sizes that belong to another one.
     large = dataclasses.replace(base.model, image_size=_ANY_SIZE)
     of_model = assignments.within("model.", but="model.image_size")
-    model = of_model.apply(dataclasses.replace(base, model=large))[0].model
+    model = of_model.apply(dataclasses.replace(base, model=large, data=Data()))[0].model
     theirs = initial.config
     ours, wrong = model.config(theirs.num_classes), {}
     if same_family := ours.family == theirs.family:
