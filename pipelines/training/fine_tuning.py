@@ -238,8 +238,8 @@ def check_photo_size(start, experiment, has_size):
 
 def _check_fit(base, initial, assignments):
     """Raises `UserError` if the weights of the initial model do not fit the assigned model."""
-    # Weights fit whatever the image size is: at a large one, every model is valid. The data may have
-    # sizes that belong to another one.
+    # Weights fit whatever the image size is: at a large one, every model is valid. Sizes in the
+    # section of the data belong to the size of the run.
     large = dataclasses.replace(base.model, image_size=_ANY_SIZE)
     of_model = assignments.within("model.", but="model.image_size")
     model = of_model.apply(dataclasses.replace(base, model=large, data=Data()))[0].model

@@ -79,8 +79,10 @@ def _trainer(experiment, batches, strategy=None):
 def _loss(logits, labels, counts, kind):
     """Cross-entropy with smoothed targets of the examples that count, over the batch size."""
     logits = tf.cast(logits, tf.float64)
-    targets = np.full([BATCH, CLASSES], SMOOTHING / CLASSES)
-    targets[np.arange(BATCH), labels] += 1 - SMOOTHING
+    # Softmax: mixed with the uniform distribution. Sigmoid: each class is a decision of its own.
+    other = SMOOTHING / CLASSES if kind == "softmax" else SMOOTHING
+    targets = np.full([BATCH, CLASSES], other)
+    targets[np.arange(BATCH), labels] = 1 - SMOOTHING + other * (kind == "softmax")
     if kind == "softmax":
         shifted = logits - tf.reduce_max(logits, axis=1, keepdims=True)
         log_softmax = shifted - tf.math.log(tf.reduce_sum(tf.exp(shifted), axis=1, keepdims=True))
