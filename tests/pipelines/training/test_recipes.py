@@ -163,13 +163,19 @@ def test_every_kind_of_recipe_makes_batches(name, tmp_path):
     assert batch["label"].shape == ((8, 10) if mixed else (8,))
 
 
-@pytest.mark.parametrize("name", ["jft_vit_h14", "bit_pets"])
-def test_a_dry_run_needs_neither_data_nor_weights(name, monkeypatch, command):
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("jft_vit_h14", ""),
+        ("bit_pets", "oxford_iiit_pet: the label is label. Others for data.label: species\n"),
+    ],
+)
+def test_a_dry_run_needs_neither_data_nor_weights(name, said, monkeypatch, command):
     """It creates no variable: those of ViT-H/14 would take 2.5 GB."""
     monkeypatch.setattr(keras.Variable, "__init__", lambda *_, **__: pytest.fail("a variable"))
     module = "finetune" if RECIPE[name].init_from else "pretrain"
     result = command(module, "--dry_run", f"--experiment={name}")
-    assert (result.returncode, result.stderr) == (0, "")
+    assert (result.returncode, result.stderr) == (0, said)
     config, end = json.JSONDecoder().raw_decode(result.stdout)
     assert config["train"]["steps"] == RECIPE[name].train.steps
     lines = result.stdout[end:].strip().splitlines()
