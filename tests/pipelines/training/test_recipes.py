@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from pipelines.config import config_paths, override
 from pipelines.config.recipes import RECIPES, get_recipe
+from pipelines.data.sources import tfds_features
 from pipelines.optimization.schedules import make_schedule
 from pipelines.runs.workdir import Workdir
 from pipelines.tasks.task import task_of
@@ -174,6 +175,7 @@ def test_a_dry_run_needs_neither_data_nor_weights(name, said, monkeypatch, comma
     """It creates no variable: those of ViT-H/14 would take 2.5 GB."""
     monkeypatch.setattr(keras.Variable, "__init__", lambda *_, **__: pytest.fail("a variable"))
     module = "finetune" if RECIPE[name].init_from else "pretrain"
+    tfds_features._log_once.cache_clear()  # A test before may have logged the label.
     result = command(module, "--dry_run", f"--experiment={name}")
     assert (result.returncode, result.stderr) == (0, said)
     config, end = json.JSONDecoder().raw_decode(result.stdout)
