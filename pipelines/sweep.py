@@ -18,7 +18,7 @@ example: python -m pipelines.sweep --grid optimizer.learning_rate=0.003,0.01,0.0
 """
 LOGS_TO = "stdout"
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("pipelines.sweep")
 
 
 def define(values):

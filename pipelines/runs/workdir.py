@@ -32,6 +32,7 @@ _MAY_CHANGE = (
     "train.few_shot_every",
     # A run that stops at bad images has not trained on any so far.
     "data.bad_images",
+    "data.scan",
     "train.non_finite",
     "train.profile",
     "train.histograms_every",
@@ -173,7 +174,8 @@ class Workdir:
         steps = None
         if storage.exists(self.config):
             steps = self._check_experiment(experiment, extend)
-            if storage.exists(self.manifest):
+            # Without a checkpoint the run starts over: the data may have been repaired.
+            if storage.exists(self.manifest) and _has_entries(self.checkpoints):
                 changed = differences(manifest.read_data(self.manifest), data)
                 if changed:
                     raise UserError(

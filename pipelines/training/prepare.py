@@ -10,9 +10,11 @@ import functools
 from custom_ops import dispatch
 from pipelines.config import Experiment, Request
 from pipelines.config.epochs import with_steps
+from pipelines.data.file_scan import scan
 from pipelines.data.sources.splits import with_splits
 from pipelines.data.sources.subset import balanced_loss
 from pipelines.errors import DataError, MissingDataError, UserError
+from pipelines.runs import checkpoints
 from pipelines.runs.strategies import is_tpu
 from pipelines.tasks.losses import check_loss
 from pipelines.tasks.task import Task, task_of
@@ -102,6 +104,11 @@ def prepare(experiment, run, strategy, request=Request(), keeps_data_errors=Fals
         splits, notes = with_splits(experiment.data)
         experiment = dataclasses.replace(experiment, data=splits)
         data = open_data(experiment, run)
+        notes += data.describe()
+        if not checkpoints.steps(run.checkpoints):
+            skips = data.train.bad_images is not None
+            if found := scan(data.sources(), experiment.data.scan, skips):
+                notes.append(found)
         prepared = resolve(experiment, data.train.source, replicas, on_tpu, assigned)
     except DataError as error:
         if not keeps_data_errors:
