@@ -52,7 +52,7 @@ def define(values):
 def main(values, arguments):
     del arguments
     begin, asked = request.read(values)
-    workdir = request.workdir(values, "sweep")
+    workdir = request.workdir(values, "sweep", begin, asked)
     strategy = request.strategy(values)
     replicas = strategy.num_replicas_in_sync
     from pipelines.studies import sweep

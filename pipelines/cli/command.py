@@ -5,6 +5,7 @@ before saving. A failure prints one sentence to stderr; only defects of this pro
 traceback.
 """
 
+import logging
 import os
 import sys
 
@@ -90,9 +91,10 @@ def _run(main, values, arguments, check_ops):
         place = f" ({error.filename})" if error.filename else ""
         _fail(EXIT_FAILED, f"{error.strerror or error}{place}.")
     except Interrupted as error:
-        _fail(EXIT_INTERRUPTED, error)
+        _end_at_once(EXIT_INTERRUPTED, error)
     except KeyboardInterrupt:
-        _fail(EXIT_SIGINT, "Interrupted before there was anything new to save.")
+        _say("Interrupted before there was anything new to save.")
+        sys.exit(EXIT_SIGINT)
     except ImportError as error:
         if (error.name or "").partition(".")[0] in _OUR_PACKAGES:
             raise
@@ -168,8 +170,24 @@ def _module():
 
 
 def _fail(code, message):
-    print(f"error: {' '.join(str(message).split())}", file=sys.stderr, flush=True)
+    _say(f"error: {message}")
     sys.exit(code)
+
+
+def _say(message):
+    print(" ".join(str(message).split()), file=sys.stderr, flush=True)
+
+
+def _end_at_once(code, message):
+    """Ends the process after everything is saved, without the destructors of its objects.
+
+    Those of a tf.data pipeline may wait for half a minute on a busy machine, and a scheduler kills
+    a process that does not end soon after SIGTERM.
+    """
+    _say(message)
+    sys.stdout.flush()
+    logging.shutdown()
+    os._exit(code)
 
 
 def _quiet_tensorflow():

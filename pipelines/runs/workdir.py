@@ -204,7 +204,9 @@ class Workdir:
         newest = max([0, *checkpoints.steps(self.checkpoints)])
         changed = lasting_differences(before, experiment, ["train.steps"] if extend else ())
         if changed:
-            only_steps = [line.split(":")[0] for line in changed] == ["train.steps"]
+            # An extended run keeps its warm-up.
+            paths = {line.split(":")[0] for line in changed}
+            only_steps = "train.steps" in paths and paths <= {"train.steps", *_WARMUP}
             hint = (
                 f"Add --extend (pretrain, finetune) to train to step {steps}, or choose another "
                 "--workdir."

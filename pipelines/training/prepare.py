@@ -21,6 +21,7 @@ from pipelines.tasks.task import Task, task_of
 from pipelines.training.train_data import RunData, open_data, open_few_shot_data
 from vit_tf import cost
 from vit_tf.config import ModelConfig
+from vit_tf.size_checks import check_memory
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -189,6 +190,10 @@ def resolve(experiment, source, replicas, on_tpu=False, assigned=(), images=None
 
 def check_input(settings, model_config, replicas, on_tpu=False):
     """Raises `UserError` if the model cannot be trained with these settings."""
+    try:
+        check_memory(model_config)
+    except ValueError as error:
+        raise UserError(str(error)) from None
     if settings.jit_compile and on_tpu:
         raise UserError(
             "train.jit_compile=true is for CPUs and GPUs: a TPU compiles every step anyway, and "

@@ -64,6 +64,7 @@ def run_here(module, *arguments, monkeypatch, capsys, cwd):
     taken = getattr(command, "SHARED_FLAGS", shared_flags.SHARED_FLAGS)
     one_device = ["--strategy=one_device"] if "strategy" in taken else []
     monkeypatch.setattr(sys, "argv", [module, *one_device, *map(str, arguments)])
+    monkeypatch.setattr(os, "_exit", sys.exit)
     capsys.readouterr()
     with pytest.raises(SystemExit) as exit_:
         frame.run(

@@ -1,5 +1,7 @@
 """The frame of the commands: what ends `main` decides the exit code and the one line on stderr."""
 
+import sys
+
 import pytest
 
 from pipelines.cli import command
@@ -24,11 +26,13 @@ def test_exit_codes(error, code, line, monkeypatch, capsys):
             raise error
 
     monkeypatch.setattr("sys.argv", ["command"])
+    monkeypatch.setattr("os._exit", sys.exit)
     with pytest.raises(SystemExit) as end:
         command.run(main, "A command.", shared_flags=())
     assert end.value.code == code
     printed = capsys.readouterr().err
     assert line in printed and "Traceback" not in printed
+    assert printed.startswith("error: ") == (code in (1, 2))
 
 
 def test_a_fault_of_the_program_keeps_its_traceback(monkeypatch):
