@@ -88,7 +88,7 @@ class TrainingLoop:
             if step < self.settings.steps:
                 self._end_early(step, stop)
         except Interrupted as signal:
-            check_finite("sum of the weights", self.trainer.weight_sum(), step)
+            check_finite("sum of the weights", self.trainer.weight_sum(), step, self.store)
             self.store.save(step)
             raise Interrupted(
                 f"{signal}: saved step {step}. Start the same command again to go on."

@@ -242,7 +242,7 @@ PYTHON = (
     Fault(
         "pipelines/cli/command.py",
         "wrong exit code",
-        "sys.exit(EXIT_SIGINT)",
-        "sys.exit(EXIT_INTERRUPTED)",
+        "_end(EXIT_SIGINT)",
+        "_end(EXIT_INTERRUPTED)",
     ),
 )

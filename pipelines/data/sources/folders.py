@@ -14,11 +14,13 @@ the order of these names (by code point) over all splits. A class without images
 one of several splits, and names that differ only in letter case are refused. Images are the files
 with one of the `SUFFIXES` of `vit_tf/images/decoding.py`, in any letter case and at any depth below
 the class. Ids follow the sorted relative paths of a split.
-Symbolic links are followed. Below a class, every directory is visited once, so circular links are
-safe. Names that begin with a dot, and __MACOSX, are ignored.
+Symbolic links are followed, except links to a folder that contains them: its images would get a
+wrong class. Below a class, every directory is visited once. Names that begin with a dot, and
+__MACOSX, are ignored.
 """
 
 import collections
+import logging
 import os
 
 import numpy as np
@@ -33,6 +35,8 @@ from pipelines.data.sources.files import (
 from pipelines.errors import DataError, MissingDataError
 from vit_tf.files import storage
 from vit_tf.images.decoding import SUFFIXES
+
+_log = logging.getLogger(__name__)
 
 TRAIN_NAMES = ("train", "training")
 # Evaluation takes the first of these splits that a data set has; see `splits.py`.
@@ -133,11 +137,13 @@ def _list_split(root, folder, labels):
         labels: class names in label order.
     """
     listed, prefix, skipped = [], len(os.path.join(root, "")), collections.Counter()
+    upwards = []
     for label, name in enumerate(labels):
         class_folder = os.path.join(folder, name)
         if not storage.is_folder(class_folder):
             continue  # this split has no images of the class
-        images, others = _find_images(class_folder)
+        images, others, links = _find_images(class_folder)
+        upwards += links
         if not images:
             held = f", but files such as {others[0]}" if others else ""
             raise DataError(
@@ -153,17 +159,25 @@ def _list_split(root, folder, labels):
             f"There are no images ({', '.join(SUFFIXES)}) in the class folders of {folder}. "
             f"{_EXPECTED}."
         )
+    if upwards:
+        _log.info(
+            f"{folder}: {len(upwards):,} links to folders that contain them are not followed, such "
+            f"as {upwards[0]}"
+        )
     listed.sort()
     paths, numbers = zip(*listed, strict=True)
     return make_files(list(paths), np.array(numbers, np.int32), skipped=skipped)
 
 
 def _find_images(folder):
-    """Returns the paths of all images below a folder, and of the files that are not images."""
-    images, others = [], []
+    """Returns the paths of the images below a folder, of other files, and of links upwards."""
+    images, others, upwards = [], [], []
     waiting, seen = [folder], set()
     while waiting:
         directory = waiting.pop()
+        if _leads_upwards(directory):
+            upwards.append(directory)
+            continue
         if (identity := _identity(directory)) in seen:
             continue
         seen.add(identity)
@@ -175,7 +189,21 @@ def _find_images(folder):
             path = os.path.join(directory, name)
             is_image = os.path.splitext(name)[1].lower() in SUFFIXES
             (images if is_image else others).append(path)
-    return images, others
+    return images, others, upwards
+
+
+def _leads_upwards(path):
+    """Whether a path is a link to a folder that contains it, directly or through other links."""
+    if storage.is_url(path) or not os.path.islink(path):
+        return False
+    target, parent = os.path.realpath(path), os.path.dirname(path)
+    if os.path.join(os.path.realpath(parent), "").startswith(os.path.join(target, "")):
+        return True
+    while parent != os.path.dirname(parent):
+        if os.path.realpath(parent) == target:
+            return True
+        parent = os.path.dirname(parent)
+    return False
 
 
 def _identity(directory):

@@ -18,6 +18,7 @@ import resource
 import struct
 import sys
 import zipfile
+from unittest import mock
 
 import h5py
 import keras
@@ -340,7 +341,11 @@ def call(command, path):
     sys.argv, stderr = [command, f"--model={path}", *more.get(command, [])], io.StringIO()
     positional = getattr(module, "POSITIONAL", None)
     taken = getattr(module, "SHARED_FLAGS", shared_flags.SHARED_FLAGS)
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(stderr):
+    with (
+        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stderr(stderr),
+        mock.patch.object(frame, "_end", sys.exit),
+    ):
         try:
             frame.run(
                 module.main,

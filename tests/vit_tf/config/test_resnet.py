@@ -26,7 +26,7 @@ def test_json_round_trip_of_residual_networks(name):
         ({"stage_depths": (1.5,)}, "stage_depths must be an int"),
         ({"width": 0}, "multiple of 0.5"),
         ({"width": 0.7}, "multiple of 0.5"),
-        ({"variance_epsilon": -1.0}, "from 0 to"),
+        ({"variance_epsilon": -1.0}, "at least 0"),
         ({"image_size": (0, 8)}, "from 1 to"),
         ({"num_classes": -1}, "from 0 to"),
         ({"spatial": "cnn"}, "spatial must be one of convolution, local_1d, .*'cnn'"),

@@ -176,6 +176,21 @@ def test_links(tmp_path):
     assert images.images[images.ids == 4] == [b"one.jpg"]
 
 
+def test_links_to_folders_that_contain_them_are_not_followed(tmp_path, logged):
+    """Their images would count as those of the class that the link is in."""
+    elsewhere, root = tmp_path / "elsewhere", tmp_path / "root"
+    _write(root, "train/a/1.jpg", "train/a/deep/2.jpg", "train/b/1.jpg")
+    _write(elsewhere, "3.jpg")
+    (root / "train" / "a" / "deep" / "all").symlink_to(root)
+    (root / "train" / "a" / "above").symlink_to(tmp_path)
+    (root / "train" / "b" / "others").symlink_to(elsewhere)
+    (elsewhere / "back").symlink_to(root / "train")
+    source = open_source(f"folder:{root}/train", "train")
+    contents = ["3.jpg", "train/a/1.jpg", "train/a/deep/2.jpg", "train/b/1.jpg"]
+    assert sorted(_everything(source)) == contents
+    assert len(logged) == 1 and "3 links to folders that contain them are not followed" in logged[0]
+
+
 def test_files_that_cannot_be_read(tmp_path, monkeypatch):
     """They count as images without bytes. Reading waits for no pipe and reads no endless file."""
     _write(tmp_path, "a/1.jpg", "a/large.jpg", "b/1.jpg", "b/lost.jpg", "b/denied.jpg")
