@@ -45,6 +45,7 @@ def define(values):
 
 def main(values, arguments):
     del arguments
+    from pipelines.config.counted import counted
     from pipelines.config.fields import check_local
     from pipelines.data.sources.open import open_source
     from pipelines.data.sources.record_writer import BAD_FILE, write_records
@@ -79,7 +80,9 @@ def main(values, arguments):
     print(f"wrote {values.output} ({counts} examples, {written.num_bytes / 1e6:,.1f} MB)")
     if written.left_out:
         path = os.path.join(values.output, BAD_FILE)
-        print(f"left out {written.left_out:,} images that cannot be decoded, named in {path}")
+        print(
+            f"left out {counted(written.left_out, 'image')} that cannot be decoded, named in {path}"
+        )
     print(f"read it with --set data.name=tfrecord:{values.output}")
 
 

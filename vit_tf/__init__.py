@@ -7,6 +7,7 @@ Keras. `import vit_tf` registers them if TensorFlow or Keras is already imported
 """
 
 import importlib
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -44,6 +45,10 @@ __all__ = [
     "weights",
 ]
 __version__ = "0.1.0"
+
+# TensorFlow reads this when it is imported. Otherwise it prints a dozen lines about the machine, and
+# errors about devices that are not there; errors that matter are raised. A value of the user holds.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 # Public name -> the module that defines it; the other names of `__all__` are modules.
 _MODULES = {

@@ -68,7 +68,6 @@ def run(
             f"Unexpected argument {arguments[0]!r}: this command takes flags only, and --set is "
             "repeated for each assignment. See --help.",
         )
-    _quiet_tensorflow()
     # Then stdout holds only the result.
     if any(name in values and values[name].value for name in ("json", "dry_run")):
         logs_to = "stderr"
@@ -194,12 +193,3 @@ def _end(code):
         _say(f"error: Cannot write to stdout: {error.strerror}.")
         code = code or EXIT_FAILED
     os._exit(code)
-
-
-def _quiet_tensorflow():
-    """Hides TensorFlow's start-up messages.
-
-    Without an NVIDIA driver, TensorFlow logs an error about that. Errors that matter are raised.
-    """
-    level = "2" if os.path.exists("/proc/driver/nvidia") else "3"
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", level)

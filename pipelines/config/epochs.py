@@ -7,6 +7,7 @@ until `with_steps` replaces it.
 import dataclasses
 import fractions
 
+from pipelines.config.counted import counted
 from pipelines.config.fields import MAX_INT
 from pipelines.errors import UserError
 
@@ -106,8 +107,8 @@ def with_steps(experiment, num_examples, assigned=()):
         if steps > MAX_INT:
             raise UserError(f"{path}={epochs:g} is out of range. Expected at most 2^40 steps.")
         notes.append(
-            f"{path}={epochs:g} with {num_examples:,} examples in batches of {train.batch_size}: "
-            f"{steps:,} steps"
+            f"{path}={epochs:g} with {counted(num_examples, 'example')} in batches of "
+            f"{train.batch_size}: {counted(steps, 'step')}"
         )
         return steps
 
@@ -118,8 +119,9 @@ def with_steps(experiment, num_examples, assigned=()):
         warmup = count("schedule.warmup_epochs", schedule.warmup_epochs, 0)
         if warmup >= steps:
             raise UserError(
-                f"schedule.warmup_epochs={schedule.warmup_epochs:g} is {warmup:,} steps, but must "
-                f"be below the {steps:,} steps of the run. Lower it, or train for longer."
+                f"schedule.warmup_epochs={schedule.warmup_epochs:g} is {counted(warmup, 'step')}, "
+                f"but must be below the {counted(steps, 'step')} of the run. Lower it, or train "
+                "for longer."
             )
     elif steps <= warmup < train.steps and "schedule.warmup_steps" not in assigned:
         warmup, note = _scaled(warmup, train.steps, steps)
@@ -139,6 +141,6 @@ def with_steps(experiment, num_examples, assigned=()):
 def _scaled(warmup, recipe_steps, steps):
     scaled = warmup * steps // recipe_steps
     return scaled, (
-        f"the recipe's schedule.warmup_steps={warmup} does not fit into {steps:,} steps: scaled "
-        f"to {scaled}"
+        f"the recipe's schedule.warmup_steps={warmup} does not fit into "
+        f"{counted(steps, 'step')}: scaled to {scaled}"
     )

@@ -1,5 +1,7 @@
 """The main numbers of an experiment in two lines, for the start of a run."""
 
+from pipelines.config.counted import counted
+
 
 def summary(experiment, images: int | None = None) -> list[str]:
     """Returns a line about model, data and length, and one about optimizer and regularization.
@@ -18,7 +20,7 @@ def summary(experiment, images: int | None = None) -> list[str]:
     weights = f", from {experiment.init_from}" if experiment.init_from else ""
     return [
         f"{model.name} at {height} x {width} on {experiment.data.name}: {length} "
-        f"{of} {train.batch_size:,} images{epochs}, {_task(experiment)}{weights}",
+        f"{of} {counted(train.batch_size, 'image')}{epochs}, {_task(experiment)}{weights}",
         ", ".join([*_optimizer(experiment), *_regularization(experiment)]),
     ]
 
@@ -30,7 +32,7 @@ def _task(experiment):
 
 
 def _length(steps, epochs):
-    return f"{steps:,} steps" if epochs is None else f"{epochs:g} epochs"
+    return counted(steps, "step") if epochs is None else counted(epochs, "epoch")
 
 
 def _optimizer(experiment):

@@ -6,6 +6,7 @@ import hashlib
 import numpy as np
 import tensorflow as tf
 
+from pipelines.config.counted import counted
 from pipelines.data.bad_images import find_bad_images
 from pipelines.data.decoding import map_ignoring_errors
 from pipelines.data.exif import orientation
@@ -99,7 +100,7 @@ def format_check(report) -> str:
         sizes = sorted(split["classes"].items(), key=lambda item: -item[1])
         side = split["shorter_side"]
         lines += [
-            f"{split['split']}: {split['images']:,} images of {len(sizes):,} classes",
+            f"{split['split']}: {counted(split['images'], 'image')} of {len(sizes):,} classes",
             f"  shorter side: {side['smallest']:,.0f} to {side['largest']:,.0f} pixels, median "
             f"{side['median']:,.0f}",
             *_shown([f"{name}: {count:,}" for name, count in sizes]),

@@ -11,6 +11,7 @@ from concurrent import futures
 
 import numpy as np
 
+from pipelines.config.counted import counted
 from pipelines.data.bad_images import BadImage
 from pipelines.data.decoding import decode_error
 from pipelines.data.progress_lines import ProgressLines
@@ -52,16 +53,17 @@ def scan(sources, mode, is_skipping) -> str | None:
             "pipelines.batch --check` decodes them"
         )
     bad = {found.name: found.reason for source in sources for found in find_bad_files(source)}
+    files = counted(total, "file")
     if not bad:
-        return f"the first and last bytes of all {total:,} files are those of whole images"
+        return f"scanned {files}: all begin and end as whole images"
     if is_skipping:
-        return f"{len(bad):,} of {total:,} files cannot be decoded and are left out"
+        return f"{len(bad):,} of {files} cannot be decoded and are left out"
     for name, reason in list(bad.items())[:_MOST_NAMED]:
         _log.info(f"cannot be decoded: {name}: {reason}")
-    named = "" if len(bad) <= _MOST_NAMED else f", of which the first {_MOST_NAMED} are"
+    named = "they are" if len(bad) <= _MOST_NAMED else f"the first {_MOST_NAMED} are"
     raise DataError(
-        f"{len(bad):,} of {total:,} files cannot be decoded{named or ','} named above. Remove or "
-        "replace them, or leave them out: --set data.bad_images=skip."
+        f"{len(bad):,} of {files} cannot be decoded; {named} named above. Remove or replace them, "
+        "or leave them out: --set data.bad_images=skip."
     )
 
 

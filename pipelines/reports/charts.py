@@ -69,7 +69,7 @@ def line_chart(curves, x_label, y_label, percent=False) -> Chart:
         curves: name -> `(x, y)`, sequences of equal length; at most `MAX_CURVES`.
         x_label: name of the horizontal axis.
         y_label: name of the vertical axis.
-        percent: whether `y` are fractions, written as percentages.
+        percent: whether `y` are fractions, written as percentages; the axis is within 0 and 100 %.
 
     Raises:
         ValueError: if a curve has more `x` than `y`, or fewer.
@@ -93,6 +93,9 @@ def line_chart(curves, x_label, y_label, percent=False) -> Chart:
             for x, y in line.get_xydata():
                 title = f"{_TITLE}{name}, {x_label} {write_x(x)}: {write_y(y)}"
                 axes.plot(x, y, "o", ms=3.5, color=line.get_color(), clip_on=False, gid=title)
+        if percent:  # The round numbers at the ends of the axis may be beyond any fraction.
+            low, high = axes.get_ylim()
+            axes.set_ylim(max(low, 0.0), min(high, 1.0))
         return _chart(figure, f"{y_label} over {x_label}")
 
 

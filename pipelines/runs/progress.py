@@ -9,6 +9,7 @@ import time
 
 import tensorflow as tf
 
+from pipelines.config.counted import counted
 from pipelines.reports import tensorboard
 
 # Fraction of the time spent waiting for data from which a log line shows it, and from which a hint
@@ -164,7 +165,7 @@ class Progress:
             line += f"  loss {values['loss']:.4f}"
         if skipped:
             values["skipped"] = skipped
-            line += f"  skipped {skipped} {'step' if skipped == 1 else 'steps'}"
+            line += f"  skipped {counted(skipped, 'step')}"
         if loss_scale is not None:
             values["loss_scale"] = loss_scale
         line += f"  lr {learning_rate:.2e}"
@@ -215,7 +216,7 @@ class Progress:
         self.last_evaluated = step
         _log.info(
             f"evaluation at step {step}: loss {means['loss']:.4f}  {shown}  "
-            f"({means['examples']} images, {seconds:.1f} s)"
+            f"({counted(means['examples'], 'image')}, {seconds:.1f} s)"
         )
         self._record(values, tensorboard.VALIDATION, means)
 
@@ -234,11 +235,18 @@ class Progress:
         self._record({"step": step} | values, tensorboard.VALIDATION, values)
 
     def _record(self, line, folder, scalars):
+        line = line | {"time": _now()}
         self._run.append_metrics(line)
         points = {tag: value for tag, value in scalars.items() if tag != "step"}
         self.board.scalars(folder, line["step"], points)
         if self._on_metrics is not None:
             self._on_metrics(dict(line))
+
+
+def _now():
+    """The time in UTC as in RFC 3339, such as 2026-11-25T17:12:00.123Z."""
+    now = datetime.datetime.now(datetime.UTC)
+    return now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _is_few_shot(line):

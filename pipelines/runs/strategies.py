@@ -9,6 +9,7 @@ import urllib.parse
 
 import tensorflow as tf
 
+from pipelines.config.counted import counted
 from pipelines.config.names import Strategy
 from pipelines.errors import UserError
 
@@ -152,4 +153,4 @@ def describe(strategy) -> str:
     """Returns a phrase for the log: the number of replicas and the kind of device."""
     replicas = strategy.num_replicas_in_sync
     kind = strategy.extended.worker_devices[0].split(":")[-2]
-    return f"{replicas} {'replica' if replicas == 1 else 'replicas'} on {kind}"
+    return f"{counted(replicas, 'replica')} on {kind}"

@@ -18,6 +18,7 @@ import keras
 import tensorflow as tf
 
 from pipelines.config import Experiment
+from pipelines.config.counted import counted
 from pipelines.errors import NonFiniteError, RunError, UserError
 from pipelines.runs.json_file import read_json, write_json
 from pipelines.runs.lock import LOCKS, only_writer
@@ -45,7 +46,7 @@ def describe(plan: Plan) -> list[str]:
     most = sum(flops) + plan.seeds * max(flops)
     return [
         *(
-            f"trial {number} of {total}: {trial}: {trial.whole.train.steps:,} steps, "
+            f"trial {number} of {total}: {trial}: {counted(trial.whole.train.steps, 'step')}, "
             f"{with_prefix(trial.flops, 'FLOPs')}"
             for number, trial in enumerate(plan.trials, 1)
         ),

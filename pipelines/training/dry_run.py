@@ -7,6 +7,7 @@ import re
 import numpy as np
 
 from pipelines.config import Request
+from pipelines.config.counted import counted
 from pipelines.config.model import model_field_types
 from pipelines.config.summary import summary
 from pipelines.data.bad_images import INPUT_ERRORS, BadImages
@@ -44,7 +45,7 @@ def dry_run(experiment, workdir, strategy, request=Request()):
     if data and data.few_shot:
         train, test = data.few_shot.train.source, data.few_shot.test.source
         lines.append(
-            f"few-shot evaluations: {train.num_examples:,} images of {train}, tested on {test}"
+            f"few-shot evaluations: {counted(train.num_examples, 'image')} of {train}, tested on {test}"
         )
     if (step := checkpoints.newest(run.checkpoints)) is not None:
         lines.append(f"resumes from: step {step} of {run.path}")
@@ -96,7 +97,7 @@ def _costs(prepared):
     yield (
         f"memory of each device: {sizes.state_bytes / 1e6:,.1f} MB for weights, gradients and "
         f"optimizer, about {sizes.activation_bytes / 1e6:,.1f} MB for the activations of "
-        f"{sizes.images} images at a time"
+        f"{counted(sizes.images, 'image')} at a time"
     )
 
 
@@ -139,6 +140,6 @@ def _first_batch(data):
     parts = [f"{name} {part.dtype.name} {list(part.shape)}" for name, part in batch.items()]
     source = data.source
     return (
-        f"{', '.join(parts)}, from {source} ({source.num_examples:,} examples of "
+        f"{', '.join(parts)}, from {source} ({counted(source.num_examples, 'example')} of "
         f"{source.num_classes} classes{', any number of labels each' * source.multi_label})"
     )

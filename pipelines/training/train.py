@@ -11,6 +11,7 @@ import tensorflow as tf
 
 import vit_tf
 from pipelines.config import Request
+from pipelines.config.counted import counted
 from pipelines.config.summary import summary
 from pipelines.data.bad_images import summary_at_end
 from pipelines.optimization.ema import ExponentialMovingAverage, initial_share
@@ -249,8 +250,8 @@ def _report_sharding(sharding, hosts, run):
     if sharding == "files":
         before = manifest.read_hosts(run.manifest) or hosts
         _log.info(
-            f"data.sharding=files: the order of the examples is reproducible for {hosts} "
-            f"{'host' if hosts == 1 else 'hosts'}"
+            f"data.sharding=files: the order of the examples is reproducible for "
+            f"{counted(hosts, 'host')}"
             + f"; earlier steps had the order for {before}"
             * (before != hosts)
         )
@@ -271,7 +272,7 @@ def _report_average(settings, steps):
     share = initial_share(settings.ema_decay, settings.ema_warmup, steps)
     if share > 0.1:
         _log.info(
-            f"{share:.0%} of the average are still the initial weights, after {steps:,} steps with "
+            f"{share:.0%} of the average are still the initial weights, after {counted(steps, 'step')} with "
             f"train.ema_decay={settings.ema_decay:g}: set train.ema_warmup=true, train for more "
             "steps, or set a smaller train.ema_decay"
         )

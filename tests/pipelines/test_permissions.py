@@ -16,7 +16,7 @@ from tests.pipelines.serving.exports import make
 from tests.pipelines.tiny import tiny_experiment
 
 
-@pytest.fixture(params=[0o022, 0o077, 0o002], ids=oct)
+@pytest.fixture(params=[0o022, 0o077], ids=oct)
 def umask(request):
     before = os.umask(request.param)
     yield request.param

@@ -42,6 +42,19 @@ def test_models_load_after_keras_and_the_import_alone(tmp_path):
     assert run_python(program, tmp_path / "model.keras").split() == ["VisionTransformer"]
 
 
+@pytest.mark.process
+def test_the_import_makes_tensorflow_quiet(monkeypatch):
+    """As the commands do; a level that the user has set holds."""
+    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
+    code = "import vit_tf, os; vit_tf.create_model('ViT-Ti/16', image_size=32, layers=1)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "1")
+    code = "import vit_tf, os; print(os.environ['TF_CPP_MIN_LOG_LEVEL'])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == "1\n"
+
+
 def test_only_public_names_are_listed():
     assert dir(vit_tf) == sorted([*vit_tf.__all__, "__version__"])
     with pytest.raises(AttributeError, match="module 'vit_tf' has no attribute 'create_modell'"):

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from pipelines.config.counted import counted
 from pipelines.errors import DataError
 
 _SHOWN = 5  # Classes that a line names at most.
@@ -20,7 +21,7 @@ def class_counts(source) -> np.ndarray | None:
 
 def describe_sizes(source) -> str:
     """Describes the size of a `DataSource` and of its classes, the largest first."""
-    text = f"{source.num_examples:,} images of {source.num_classes:,} classes"
+    text = f"{counted(source.num_examples, 'image')} of {source.num_classes:,} classes"
     counts = class_counts(source)
     if counts is None:
         return text
@@ -55,7 +56,7 @@ def check_class_sizes(labels, source, needed, setting, otherwise) -> np.ndarray:
         fix = f"set {setting} to at most {counts[label]}, or {otherwise}"
         fix = fix if counts[label] else otherwise
         raise DataError(
-            f"The class {source.labels[label]!r} of {source} has {counts[label]:,} images, fewer "
-            f"than the {needed} of {setting}. {fix[0].upper()}{fix[1:]}."
+            f"The class {source.labels[label]!r} of {source} has "
+            f"{counted(int(counts[label]), 'image')}, fewer than the {needed} of {setting}. {fix[0].upper()}{fix[1:]}."
         )
     return counts

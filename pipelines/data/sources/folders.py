@@ -25,6 +25,7 @@ import os
 
 import numpy as np
 
+from pipelines.config.counted import counted
 from pipelines.data.labels.encoding import is_unicode
 from pipelines.data.sources.files import (
     FileSource,
@@ -161,8 +162,8 @@ def _list_split(root, folder, labels):
         )
     if upwards:
         _log.info(
-            f"{folder}: {len(upwards):,} links to folders that contain them are not followed, such "
-            f"as {upwards[0]}"
+            f"{folder}: {counted(len(upwards), 'link')} to a folder that contains it not followed, "
+            f"such as {upwards[0]}"
         )
     listed.sort()
     paths, numbers = zip(*listed, strict=True)

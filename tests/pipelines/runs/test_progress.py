@@ -1,6 +1,9 @@
 """Log lines: means over the steps that were not skipped, rates, and hints about slow data."""
 
+import datetime
 import itertools
+import os
+import re
 import threading
 import time
 import types
@@ -142,6 +145,9 @@ def test_a_line_without_a_rate_has_no_share(tmp_path, logged):
         log.log_training(1, 1.0, 0.1, 1.0)
     (line,) = run.read_metrics()
     assert line["data_wait"] is None and line["images_per_second"] is None
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line["time"])
+    written = datetime.datetime.fromisoformat(line["time"]).timestamp()
+    assert abs(written - os.stat(run.metrics).st_mtime) < 60
     assert "waited" not in logged.take()
 
 

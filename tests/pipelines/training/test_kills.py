@@ -136,7 +136,7 @@ def stopped(command, folder, seconds):
 def _log(workdir):
     """The lines of metrics.jsonl without values that depend on time."""
     return [
-        {key: value for key, value in x.items() if "per_second" not in key and key != "data_wait"}
+        {k: v for k, v in x.items() if "per_second" not in k and k not in ("data_wait", "time")}
         for x in Workdir(workdir).read_metrics()
     ]
 

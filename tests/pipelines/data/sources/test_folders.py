@@ -188,7 +188,7 @@ def test_links_to_folders_that_contain_them_are_not_followed(tmp_path, logged):
     source = open_source(f"folder:{root}/train", "train")
     contents = ["3.jpg", "train/a/1.jpg", "train/a/deep/2.jpg", "train/b/1.jpg"]
     assert sorted(_everything(source)) == contents
-    assert len(logged) == 1 and "3 links to folders that contain them are not followed" in logged[0]
+    assert len(logged) == 1 and "3 links to a folder that contains it not followed" in logged[0]
 
 
 def test_files_that_cannot_be_read(tmp_path, monkeypatch):
