@@ -1,5 +1,6 @@
 """Classifies image files with any model that `model_source` finds, or with a SavedModel."""
 
+import contextlib
 import functools
 import logging
 import os
@@ -14,13 +15,12 @@ from pipelines.stored_models import model_source
 from pipelines.stored_models.exported import SIGNATURE, find_exported, open_classifier
 from pipelines.stored_models.stored_model import AS_TRAINED
 from vit_tf.files import storage
-from vit_tf.images.decoding import FORMATS, MAX_PIXELS, SUFFIXES, decode_image
+from vit_tf.images import image_file
+from vit_tf.images.decoding import SUFFIXES
 
 _log = logging.getLogger(__name__)
 
 BATCH_SIZE = 32
-# Larger than any photo. A file is read into memory as a whole.
-_MAX_BYTES = 2**28
 # Progress is printed for more images than this.
 _MAX_WITHOUT_PROGRESS = 100
 _NUM_EXAMPLES = 5
@@ -134,29 +134,22 @@ def example_images():
 
 def _read(path):
     """The contents of an image file."""
-    # A pipe or device can be endless.
-    if not storage.is_file(path):
-        raise UserError(f"{path} is not a file.")
-    if storage.size_and_time(path)[0] > _MAX_BYTES:
-        raise UserError(f"{path} has more than {_MAX_BYTES // 2**20} MB, too much for an image.")
-    try:
-        return storage.read(path, _MAX_BYTES)
-    except OSError as error:
-        raise UserError(f"Cannot read {path}: {error.strerror}.") from None
+    with _user_errors():
+        return image_file.read_bytes(path)
 
 
 def _check_image(path):
+    with _user_errors():
+        image_file.read_image(path)
+
+
+@contextlib.contextmanager
+def _user_errors():
+    """Raises errors about an image file as `UserError`."""
     try:
-        decode_image(_read(path))
-    except tf.errors.OpError:
-        raise _undecodable(path) from None
-
-
-def _undecodable(path):
-    return UserError(
-        f"Cannot decode {path}. Expected a whole {FORMATS} file of at most "
-        f"{MAX_PIXELS // 10**6} megapixels."
-    )
+        yield
+    except ValueError as error:
+        raise UserError(str(error)) from None
 
 
 def _batches(items):
@@ -174,7 +167,7 @@ def _results(outputs, labels, paths, top):
     probabilities, valid = (outputs[name].numpy() for name in ("probabilities", "valid"))
     for path, row, whole in zip(paths, probabilities, valid, strict=True):
         if not whole:
-            raise _undecodable(path)
+            raise UserError(image_file.undecodable(path))
         # A stable sort keeps equal probabilities in label order.
         best = np.argsort(-row, kind="stable")[:top]
         yield {
