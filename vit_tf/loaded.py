@@ -148,7 +148,7 @@ def open_file(
             preprocessing, classes = assume(checkpoint.config)
         model = create_model(checkpoint.config, dtype=dtype or checkpoint.dtype)
         load_checkpoint(model, checkpoint, head="keep", preprocessing=preprocessing)
-        return LoadedModel(model, preprocessing, classes), checkpoint.notes
+        return LoadedModel(model, preprocessing, classes or Classes()), checkpoint.notes
 
 
 def _open_keras(path, dtype, assume):
@@ -162,7 +162,7 @@ def _open_keras(path, dtype, assume):
             f"{path}.json prepares images of {sidecar.preprocessing.image_size}, the model reads "
             f"{image_size}. Restore or delete it."
         )
-    return LoadedModel(model, sidecar.preprocessing, sidecar.classes)
+    return LoadedModel(model, sidecar.preprocessing, sidecar.classes or Classes())
 
 
 def _assume(path, fields, activation, config) -> tuple[Preprocessing, Classes]:
