@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from vit_tf import keras_file
+from vit_tf.checkpoints.pickles import refuse_pickle
 from vit_tf.checkpoints.run_folder import final_weights, is_run_folder
 from vit_tf.checkpoints.safetensors.checkpoint import is_safetensors_folder
 from vit_tf.checkpoints.sidecar import read_sidecar
@@ -182,6 +183,7 @@ def _find(path):
     if is_run_folder(path):
         return final_weights(path)
     if storage.is_folder(path) and not is_safetensors_folder(path):
+        refuse_pickle(path)
         raise ValueError(
             f"{path} holds no model: expected model.safetensors, or config.json and final.npz of a "
             "run."

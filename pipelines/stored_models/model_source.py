@@ -13,6 +13,7 @@ from pipelines.stored_models.checkpoint import Checkpoint
 from pipelines.stored_models.exported import is_saved_model
 from pipelines.stored_models.stored_model import StoredConfig, StoredModel
 from vit_tf import keras_file, size_checks
+from vit_tf.checkpoints.pickles import refuse_pickle
 from vit_tf.checkpoints.safetensors.checkpoint import is_safetensors_folder
 from vit_tf.checkpoints.sidecar import read_sidecar
 from vit_tf.files import storage
@@ -131,6 +132,10 @@ def _find(path, weights):
         return NpzFile(path, _download(path))
     if is_safetensors_folder(path):
         return SafetensorsModel(path, path)
+    try:
+        refuse_pickle(path)
+    except ValueError as error:
+        raise UserError(str(error)) from None
     return _find_final(Workdir(path)) if storage.is_folder(path) else _find_file(path)
 
 

@@ -107,6 +107,30 @@ def test_weights_for_a_new_model_name_the_function_that_loads_the_stored_one(
         vit_tf.create_model(donor.config, weights=path)
 
 
+@pytest.mark.parametrize("name", ["a.pth", "a.pt", "a.ckpt", "a.pkl", "pytorch_model.bin"])
+def test_pickles_are_refused_with_their_conversion(donor, tmp_path, name):
+    path = tmp_path / name
+    path.write_bytes(b"PK")
+    new = tmp_path / ("model" if name.endswith("bin") else "a")
+    said = (
+        f"{path} is refused: pickles are not read, since they can run code. .* "
+        rf"torch.load\('{path}', 'cpu', weights_only=True\).*, '{new}.safetensors'\)"
+    )
+    for given in (path, tmp_path) if name.endswith("bin") else (path,):
+        with pytest.raises(ValueError, match=said):
+            vit_tf.load(given)
+        with pytest.raises(ValueError, match=said):
+            vit_tf.create_model(donor.config, weights=given)
+
+
+def test_a_pickle_beside_safetensors_is_not_read(tmp_path):
+    donor = tiny.model(seed=1, heads=1, image_size=(12, 12), **safetensors_models.HUGGINGFACE)
+    safetensors_models.save(donor, tmp_path, "huggingface")
+    (tmp_path / "pytorch_model.bin").write_bytes(b"PK")
+    assert_equal(vit_tf.load(tmp_path).model, donor)
+    assert_equal(vit_tf.create_model(donor.config, weights=tmp_path), donor)
+
+
 def test_a_file_is_checked_before_the_model_is_built(donor, tmp_path):
     path = save(donor, "keras", tmp_path)
     with zipfile.ZipFile(path) as file:
