@@ -7,10 +7,8 @@ from collections.abc import Callable
 import keras
 import tensorflow as tf
 
-from vit_tf.models.inputs import check_images, check_range
-
-# Images of an array whose values `fit` looks at.
-_CHECKED_IMAGES = 32
+from vit_tf.models.inputs import check_images, checked_first_step, note_range
+from vit_tf.models.losses import check_loss
 
 
 class ServingStages(typing.NamedTuple):
@@ -110,11 +108,26 @@ class ImageModel(keras.Model):
         check_images(self, images)
         return keras.KerasTensor(self.compute_output_shape(images.shape), self._output.dtype)
 
-    def fit(self, x=None, *args, **kwargs):
-        """See `keras.Model.fit`. Warns if the first images of an array look like 0 .. 255."""
-        if hasattr(x, "dtype") and hasattr(x, "shape"):
-            check_range(self, x[:_CHECKED_IMAGES])
-        return super().fit(x, *args, **kwargs)
+    def compile(self, optimizer="rmsprop", loss=None, *args, **kwargs):
+        """See `keras.Model.compile`. Warns about losses of Keras that read probabilities."""
+        super().compile(optimizer, loss, *args, **kwargs)
+        check_loss(self, loss)
+
+    def compile_from_config(self, config):
+        # Keras leaves models with a `compile` of their own uncompiled when it loads them.
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        self.optimizer.build(self.trainable_variables)
+
+    def make_train_function(self, force=False):
+        """See `keras.Model.make_train_function`. The first step checks the range of its images."""
+        before = self.train_function
+        super().make_train_function(force)
+        if self.train_function is not before:
+            self.train_function = checked_first_step(self, self.train_function)
+
+    def train_step(self, data):
+        note_range(self, keras.utils.unpack_x_y_sample_weight(data)[0])
+        return super().train_step(data)
 
     def get_config(self):
         return super().get_config() | {"config": self.config.to_dict()}
