@@ -2,11 +2,13 @@
 
 import functools
 import typing
+import warnings
 from collections.abc import Callable
 
 import keras
 import tensorflow as tf
 
+import custom_ops
 from vit_tf.models.inputs import check_images, checked_first_step, note_range
 from vit_tf.models.losses import check_loss
 
@@ -128,6 +130,29 @@ class ImageModel(keras.Model):
     def train_step(self, data):
         note_range(self, keras.utils.unpack_x_y_sample_weight(data)[0])
         return super().train_step(data)
+
+    def export(
+        self, filepath, format="tf_saved_model", verbose=None, input_signature=None, **kwargs
+    ):
+        """See `keras.Model.export`. The result has only ops of TensorFlow.
+
+        It reads `images`, prepared ones like `input`, and returns the result of the model:
+        preprocessing and classes are part of the exports of `python -m pipelines.export` only.
+
+        Warns:
+            UserWarning: if the model was created with `implementation="compiled"`.
+        """
+        if getattr(self.config, "implementation", "auto") == "compiled":
+            warnings.warn(
+                f"{self.name} has implementation='compiled', so that this export needs the "
+                "compiled ops where it is loaded. Create the model with 'auto', or use "
+                "python -m pipelines.export, which can store their library.",
+                stacklevel=2,
+            )
+        if input_signature is None:  # Keras would want a call of the model before.
+            input_signature = [tf.TensorSpec(self.input_shape, self.input.dtype, "images")]
+        with custom_ops.implementation("reference"):
+            super().export(filepath, format, verbose, input_signature, **kwargs)
 
     def get_config(self):
         return super().get_config() | {"config": self.config.to_dict()}

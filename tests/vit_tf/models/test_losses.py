@@ -52,12 +52,14 @@ def test_losses_of_probabilities(model, loss, fix):
         lambda truth, logits: logits,
     ],
 )
-def test_other_losses(model, loss):
-    model.compile(loss=loss)  # A warning would be an error.
+def test_other_losses(model, loss, recwarn):
+    model.compile(loss=loss)
+    assert [warning for warning in recwarn if warning.category is UserWarning] == []
 
 
-def test_a_model_without_a_head_returns_no_logits():
+def test_a_model_without_a_head_returns_no_logits(recwarn):
     tiny.shared(num_classes=0).compile("sgd", "binary_crossentropy")
+    assert [warning for warning in recwarn if warning.category is UserWarning] == []
 
 
 def test_an_unknown_name_is_an_error_of_keras(model):
