@@ -1,4 +1,4 @@
-"""Lists the examples of a training batch, or measures how fast training batches come."""
+"""Lists the examples of a training batch, checks all images, or measures the input."""
 
 import json
 import math
@@ -13,10 +13,15 @@ The list depends only on the experiment, not on devices, restarts or time; with 
 also on the number of hosts. --workdir uses the experiment of that run and cannot be combined with
 --set and --config.
 
+--check decodes every image of training and evaluation. It prints the size of each class, images
+that cannot be decoded, photos with an EXIF orientation, equal files and files that are not read.
+Exit code 1 if an image cannot be decoded.
+
 --throughput measures the input alone instead, and prints how many images a second the model of the
 experiment needs.
 
 example: python -m pipelines.batch --step 1200 --workdir runs/pretrain-digits
+example: python -m pipelines.batch --check --set data.name=folder:/data/pets
 example: python -m pipelines.batch --throughput 20 --experiment digits
 """
 
@@ -41,6 +46,7 @@ def define(values):
         lower_bound=1,
         flag_values=values,
     )
+    flags.DEFINE_bool("check", False, "Check every image instead.", flag_values=values)
     flags.DEFINE_float(
         "throughput",
         None,
@@ -62,11 +68,13 @@ def main(values, arguments):
     del arguments
     from pipelines.data.sources.splits import choose_splits
     from pipelines.data.sources.subset import open_train_source
-    from pipelines.errors import UserError
+    from pipelines.errors import RunError, UserError
     from pipelines.runs import manifest
     from pipelines.runs.workdir import Workdir
 
     _check_throughput(values)
+    if values.check:
+        _refuse(values, "check", "it reads every image once", ("step", "hosts", "throughput"))
     if values.workdir and values.set:
         raise UserError("--workdir names the experiment of a run. Leave out --set, or --workdir.")
     if values.workdir:
@@ -76,14 +84,20 @@ def main(values, arguments):
         experiment, hosts = request.experiment(values), None
     if values.hosts is not None or experiment.data.sharding == "global":
         hosts = values.hosts
-    data = choose_splits(experiment.data)
+    data = choose_splits(experiment.data, evaluation=False)
     source = open_train_source(data)
-    result, format_result = (
-        _list(values, experiment, source, hosts)
-        if values.throughput is None
-        else _measure(values, experiment, source)
-    )
+    if values.check:
+        result, format_result = _check(data, source)
+    elif values.throughput is not None:
+        result, format_result = _measure(values, experiment, source)
+    else:
+        result, format_result = _list(values, experiment, source, hosts)
     print(json.dumps(result) if values.json else format_result(result))
+    if values.check and (count := len(result["unreadable"])):
+        raise RunError(
+            f"{count:,} of the images cannot be decoded. Remove or replace them, or leave them "
+            "out: --set data.bad_images=skip."
+        )
 
 
 def _check_throughput(values):
@@ -96,15 +110,19 @@ def _check_throughput(values):
                 "--teraflops belongs to --throughput. Add it, or leave out --teraflops."
             )
         return
-    for name in ("step", "hosts"):
-        if values[name].present:
-            raise UserError(
-                f"--throughput measures the input of this machine and lists no batch. Leave out "
-                f"--{name} or --throughput."
-            )
+    _refuse(values, "throughput", "it measures the input of this machine", ("step", "hosts"))
     for name in ("throughput", "teraflops"):
         if not 0 < values[name].value < math.inf:
             raise UserError(f"--{name}={values[name].value:g} is not a positive number.")
+
+
+def _refuse(values, flag, reason, others):
+    """Refuses flags that have no meaning beside another flag."""
+    from pipelines.errors import UserError
+
+    for name in others:
+        if values[name].present:
+            raise UserError(f"--{flag} takes no --{name}: {reason}. Leave one of them out.")
 
 
 def _list(values, experiment, source, hosts):
@@ -113,6 +131,17 @@ def _list(values, experiment, source, hosts):
 
     batch = batch_listing.list_batch(source, experiment.sampling(), values.step, hosts or 1)
     return batch, batch_listing.format_batch
+
+
+def _check(data, source):
+    """Returns the report about all images, and the function that formats it."""
+    from pipelines.data.check import check, format_check
+    from pipelines.data.sources.open import open_source
+
+    sources = [source]
+    if data.eval_split is not None:
+        sources.append(open_source(data.name, data.eval_split, data.data_dir, data.label))
+    return check(sources), format_check
 
 
 def _measure(values, experiment, source):

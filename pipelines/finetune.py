@@ -29,7 +29,7 @@ def define(values):
 def main(values, arguments):
     del arguments
     begin, asked = request.read(values)
-    workdir = request.workdir(values, "finetune")
+    workdir = request.workdir(values, "finetune", begin, asked)
     strategy = request.strategy(values)
     from pipelines.training import fine_tuning
     from pipelines.training.dry_run import dry_run

@@ -1,14 +1,18 @@
 """Classifies images and prints the most probable classes."""
 
 import json
+import logging
 
 from absl import flags
 
 from pipelines.cli import command, request, shared_flags
 
+_log = logging.getLogger("pipelines.predict")
+
 DESCRIPTION = """Prints the most probable classes of images. Folders are searched for jpg, jpeg,
 png, webp, bmp and gif, in any letter case. Without an image, it classifies a few handwritten
-digits from the test split of the digits data set.
+digits from the test split of the digits data set. Files that cannot be classified are named, and
+the others are answered: exit code 1.
 
 example: python -m pipelines.predict --model runs/pretrain-digits --json photo.jpg folder
 """
@@ -26,12 +30,28 @@ def define(values):
 
 
 def main(values, arguments):
+    from pipelines.errors import RunError, UserError
     from pipelines.serving import prediction
 
     path, weights = request.model_path_and_weights(values)
     opening = request.opening(values)
+    count, failed = 0, []
     for result in prediction.predict(path, arguments, values.top, weights, values.labels, opening):
-        print(json.dumps(result) if values.json else _block(result))
+        count += 1
+        if "error" in result:
+            failed.append(result["error"])
+        if values.json:
+            print(json.dumps(result))
+        elif "top" in result:
+            print(_block(result))
+    if not failed:
+        return
+    if len(failed) < count:
+        for error in failed:
+            _log.info(error)
+        raise RunError(f"{len(failed)} of {count} images have no result; they are named above.")
+    more = f" None of the {count} images can be classified." if count > 1 else ""
+    raise UserError(f"{failed[0]}{more}")
 
 
 def _block(result):

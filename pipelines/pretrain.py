@@ -16,7 +16,7 @@ def define(values):
 def main(values, arguments):
     del arguments
     begin, asked = request.read(values)
-    workdir = request.workdir(values, "pretrain")
+    workdir = request.workdir(values, "pretrain", begin, asked)
     experiment = request.pretraining(begin, asked)
     strategy = request.strategy(values)
     from pipelines.training.dry_run import dry_run

@@ -18,7 +18,7 @@ example: python -m pipelines.sweep --grid optimizer.learning_rate=0.003,0.01,0.0
 """
 LOGS_TO = "stdout"
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("pipelines.sweep")
 
 
 def define(values):
@@ -52,7 +52,7 @@ def define(values):
 def main(values, arguments):
     del arguments
     begin, asked = request.read(values)
-    workdir = request.workdir(values, "sweep")
+    workdir = request.workdir(values, "sweep", begin, asked)
     strategy = request.strategy(values)
     replicas = strategy.num_replicas_in_sync
     from pipelines.studies import sweep

@@ -11,7 +11,7 @@ from vit_tf.config.size_notes import one_patch
 from vit_tf.config.variants import VARIANTS, get_variant
 from vit_tf.families import family_of
 from vit_tf.pretrained.records import sizes
-from vit_tf.size_checks import check_file
+from vit_tf.size_checks import check_file, check_memory
 
 if TYPE_CHECKING:
     import keras
@@ -44,7 +44,7 @@ def create_model(name, *, weights=None, dtype=None, **fields) -> keras.Model:
     Raises:
         ValueError: for an unknown name, field or dtype policy, or values that do not fit together;
             if no weights or several have this name, or they do not fit the model; if a file
-            describes a far larger model than it can hold.
+            describes a far larger model than it can hold, or the memory is too small.
         vit_tf.pretrained.download.DownloadError: if weights cannot be downloaded.
 
     Example:
@@ -71,6 +71,7 @@ def create_model(name, *, weights=None, dtype=None, **fields) -> keras.Model:
 
 
 def _build(config, dtype):
+    check_memory(config)
     if note := one_patch(config):
         warnings.warn(note, stacklevel=3)
     return family_of(config).model(config, dtype=dtype)

@@ -1,9 +1,11 @@
-"""Compares the model that a file describes with the size of the file, before the model is built.
+"""Compares a model with the size of its file and with the memory, before the model is built.
 
 A few bytes of configuration can describe a model that needs more memory than the machine has.
 """
 
+import contextlib
 import math
+import os
 
 from vit_tf import cost
 from vit_tf.files import storage
@@ -14,6 +16,8 @@ MAX_COMPRESSION = 10
 # The largest input of a model in a file: an image of 800 MB (float32), or the 512 x 512 patches of
 # 8 x 8 pixels in an image of 4096 x 4096.
 _MAX_PIXELS, _MAX_PATCHES = 8192**2, 512**2
+# Of control groups, version 2.
+_CONTAINER_LIMIT = "/sys/fs/cgroup/memory.max"
 
 
 def check_file(checkpoint):
@@ -28,6 +32,36 @@ def check_file(checkpoint):
     if checkpoint.layout == "published":  # Safetensors cannot be compressed.
         _check_compression(checkpoint.config, checkpoint.path)
     _check_input(checkpoint.config, checkpoint.path)
+
+
+def check_memory(config):
+    """Refuses a model whose weights, with the activations of one image, exceed the memory.
+
+    Args:
+        config: configuration of the model.
+
+    Raises:
+        ValueError: if the model is refused.
+    """
+    weights, activations = (
+        cost.weight_bytes(config),
+        cost.activation_bytes(config, 1, training=False),
+    )
+    if weights + activations > (memory := _memory_bytes()):
+        raise ValueError(
+            f"The model has {cost.parameters(config):,} parameters. It needs {weights / 1e9:,.1f} "
+            f"GB for its weights and {activations / 1e9:,.1f} GB for one image, but this machine "
+            f"has {memory / 1e9:,.1f} GB of memory. Choose a smaller model or smaller images."
+        )
+
+
+def _memory_bytes():
+    """The memory of the machine, or of the container that this process runs in."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with contextlib.suppress(OSError, ValueError):  # The limit may be "max".
+        with open(_CONTAINER_LIMIT, encoding="ascii") as file:
+            memory = min(memory, int(file.read()))
+    return memory
 
 
 def check_size(config, shapes, path):

@@ -7,6 +7,7 @@ from vit_tf.config.variants import VARIANTS
 
 _WIDTH, _INDENT = 100, 20
 _FIELDS = """\
+recipes and model names: --list prints them.
 fields of --set: docs/configuration.md describes all of them;
   `python -m pipelines.pretrain --dry_run` prints those of a run with their values."""
 # absl appends this to the help of a flag that can be repeated; our help texts contain it already.
@@ -32,19 +33,18 @@ def help_text(description, usage, own, shared):
             rows = [_flag(flag) for flag in sorted(flags, key=lambda flag: flag.name)]
             blocks.append("\n".join([f"{heading}:", *rows]))
     if any(flag.name == "experiment" for flag in shared):
-        blocks.append(f"experiments (--list describes them):\n{_words(RECIPES)}")
-        blocks.append(f"model names:\n{_words(VARIANTS)}")
         blocks.append(_FIELDS)
     return "\n\n".join(blocks)
 
 
 def recipe_list():
-    """Returns the list of recipes by group, one line for each."""
+    """Returns the recipes by group, one line for each, and the names of the models."""
     width = max(map(len, RECIPES)) + 2
-    return "\n\n".join(
+    groups = [
         "\n".join([f"{heading}:", *(f"  {name:{width}}{summary(name)}" for name in recipes)])
         for heading, recipes in GROUPS.items()
-    )
+    ]
+    return "\n\n".join([*groups, f"model names, for --set model.name:\n{_words(VARIANTS)}"])
 
 
 def _words(names):

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 
 from pipelines.config import Assignments, Experiment, Request
 from pipelines.config.names import PRECISIONS
@@ -10,6 +11,9 @@ from pipelines.errors import UserError
 from vit_tf.files import storage
 
 _log = logging.getLogger(__name__)
+
+# A path at which there can be no directory.
+_NO_FOLDER = os.path.join(os.devnull, "new")
 
 
 def experiment(values, run=None, effective=None, reason=""):
@@ -137,7 +141,15 @@ def model_path_and_weights(values):
     for name in ("model", "workdir"):
         if getattr(values, name) == "":
             raise UserError(f"--{name} is empty. Name a model, or leave the flag out.")
-    return values.model or values.workdir or model_source.SHIPPED, values.weights
+    if values.model and values.workdir:
+        raise UserError(
+            f"--model={values.model} and --workdir={values.workdir} both name a model. Leave one "
+            "of them out."
+        )
+    path = values.model or values.workdir
+    if path is None:
+        _log.info("no model is named: taking the small model of digits from the package")
+    return path or model_source.SHIPPED, values.weights
 
 
 def opening(values):
@@ -153,12 +165,35 @@ def opening(values):
     return Opening(PRECISIONS.get(values.precision), packed=values.fused)
 
 
-def workdir(values, command):
-    """`--workdir`, by default `runs/<command>-<experiment>`.
+def workdir(values, command, begin, request):
+    """The directory of a run: `--workdir`, by default `runs/<command>-<experiment>`.
+
+    The last part of another `data.name` than that of the recipe follows: runs/finetune-digits-pets.
+    A dry run describes a new run, whatever is in the directory that has no flag.
+
+    Args:
+        values: parsed flags.
+        command: name of the command.
+        begin, request: the result of `read`.
 
     Raises:
         UserError: if it is missing and --config is given, since a file has no recipe name.
     """
-    if values.config is not None and not values.workdir:
+    if values.workdir:
+        return values.workdir
+    if values.dry_run and not request.extend:
+        return _NO_FOLDER
+    if values.config is not None:
         raise UserError("--workdir is missing. With --config it has no default: name a directory.")
-    return values.workdir or os.path.join("runs", f"{command}-{values.experiment}")
+    data = request.assignments.values.get("data.name", begin.data.name)
+    end = "" if data == begin.data.name else f"-{_last_part(data)}"
+    return os.path.join("runs", f"{command}-{values.experiment}{end}")
+
+
+def _last_part(data_name):
+    """The last part of `data.name`, such as "pets" of "folder:/data/pets/", for a file name."""
+    kind, _, path = data_name.rpartition(":")
+    # The version of a data set of TFDS is left out.
+    name = path if kind in ("folder", "list", "tfrecord") or not kind else kind
+    last = os.path.basename(os.path.normpath(name)).removesuffix(".csv").removesuffix(".jsonl")
+    return re.sub(r"[^\w.-]", "_", last)

@@ -58,7 +58,9 @@ def define_config(values):
         "A config.json to start from instead of a recipe, for example from a workdir.",
         flag_values=values,
     )
-    flags.DEFINE_bool("list", False, "Print the recipes and end.", flag_values=values)
+    flags.DEFINE_bool(
+        "list", False, "Print the recipes and the names of models, and end.", flag_values=values
+    )
 
 
 def define_model(values, kinds=MODEL_KINDS, labels=True):

@@ -66,6 +66,9 @@ class Data(Augmentation):
             its own files.
         bad_images: the reaction to an image that cannot be decoded. "stop": the run ends; "skip":
             the image is left out. In both cases a message names the image.
+        scan: search for files that cannot be decoded before the first step, in folders and lists on
+            local disks. "headers": reads the first and last bytes of each; "auto": the same for up
+            to 100,000 files; "none": no search.
         resize: how images are resized to the model's size, except in training. "direct": without
             keeping the aspect ratio; "resize_small": the shorter side to `resize_to`, then a
             central crop; "shortest_edge" and "center": the same with the rounding of Hugging Face
@@ -99,6 +102,7 @@ class Data(Augmentation):
     shuffle_window: int = 8192
     sharding: Sharding = "global"
     bad_images: Literal["stop", "skip"] = "stop"
+    scan: Literal["auto", "headers", "none"] = "auto"
     resize: ResizeRule = "direct"
     resize_to: int | None = None
     crop_fraction: float | None = None

@@ -75,12 +75,12 @@ class Experiment:
                 f"train.early_stop_after={self.train.early_stop_after} needs evaluations, but "
                 "data.eval_split is none. Set it to a split."
             )
-        if not self.reads_labels and self.data.balance == "loss":
-            raise UserError(
-                f"data.balance=loss weights the labels, which task={self.task} does not learn. Set "
-                "data.balance=none."
-            )
         if not self.reads_labels:
+            if self.data.balance == "loss":
+                raise UserError(
+                    f"data.balance=loss weights the labels, which task={self.task} does not learn. "
+                    "Set data.balance=none."
+                )
             check_masking(self.model.name, self.model_config(0), self.masking.fraction)
 
     @property
@@ -227,9 +227,9 @@ class Assignments:
         if "model.representation_size" not in fixed:
             notes += experiment.model.fit_pre_logits(values["model"])
         averages = values["train"]["ema_decay"] is not None
-        if averages != (experiment.train.ema_decay is not None):
-            if "train.ema_warmup" not in fixed:
-                values["train"]["ema_warmup"] = averages
+        is_other = averages != (experiment.train.ema_decay is not None)
+        if is_other and "train.ema_warmup" not in fixed:
+            values["train"]["ema_warmup"] = averages
         changed = Experiment.from_dict(values)
         if changed.model != experiment.model and not self.given(*_GRID_PATHS):
             if note := one_patch(changed.model.config(num_classes=1), "model."):

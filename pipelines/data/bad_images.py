@@ -144,7 +144,7 @@ class BadImages:
         line = ("\n" * self._cut_off + json.dumps(record) + "\n").encode()
         self._cut_off = False
         try:
-            file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
             try:
                 if os.write(file, line) < len(line):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from pipelines.errors import first_line
 from vit_tf.images.decoding import decode_image
+from vit_tf.images.image_file import foreign_format
 
 
 def decode_error(image_bytes):
@@ -17,7 +18,7 @@ def decode_error(image_bytes):
     try:
         decode_image(tf.constant(image_bytes))
     except tf.errors.OpError as error:
-        return first_line(error)
+        return foreign_format(image_bytes) or first_line(error)
     return None
 
 

@@ -75,6 +75,13 @@ class CheckpointStore:
             ) from None
         self._sweep(step)
 
+    def restart_point(self) -> str:
+        """A sentence about the step from which the run would go on."""
+        last = self._last()
+        if last == "none":
+            return "There is no checkpoint yet: the run would start over."
+        return f"The newest checkpoint in the workdir: {last}."
+
     def _last(self):
         try:
             last = newest(self._directory)

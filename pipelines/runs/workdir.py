@@ -32,6 +32,7 @@ _MAY_CHANGE = (
     "train.few_shot_every",
     # A run that stops at bad images has not trained on any so far.
     "data.bad_images",
+    "data.scan",
     "train.non_finite",
     "train.profile",
     "train.histograms_every",
@@ -173,7 +174,8 @@ class Workdir:
         steps = None
         if storage.exists(self.config):
             steps = self._check_experiment(experiment, extend)
-            if storage.exists(self.manifest):
+            # Without a checkpoint the run starts over: the data may have been repaired.
+            if storage.exists(self.manifest) and _has_entries(self.checkpoints):
                 changed = differences(manifest.read_data(self.manifest), data)
                 if changed:
                     raise UserError(
@@ -202,7 +204,9 @@ class Workdir:
         newest = max([0, *checkpoints.steps(self.checkpoints)])
         changed = lasting_differences(before, experiment, ["train.steps"] if extend else ())
         if changed:
-            only_steps = [line.split(":")[0] for line in changed] == ["train.steps"]
+            # An extended run keeps its warm-up.
+            paths = {line.split(":")[0] for line in changed}
+            only_steps = "train.steps" in paths and paths <= {"train.steps", *_WARMUP}
             hint = (
                 f"Add --extend (pretrain, finetune) to train to step {steps}, or choose another "
                 "--workdir."

@@ -7,6 +7,7 @@ import tempfile
 
 from pipelines.errors import UserError
 from vit_tf.files import storage
+from vit_tf.files.temporary import new_folder
 
 
 @contextlib.contextmanager
@@ -32,12 +33,11 @@ def atomic_directory(path, marker):
     parent, name = os.path.split(path)
     created = _make_directories(parent)
     try:
-        temporary = tempfile.mkdtemp(prefix=f".{name}.", dir=parent)
+        temporary = new_folder(parent, f".{name}.")
     except OSError as error:
         raise UserError(f"Cannot write to --output {parent}: {error.strerror}.") from None
     try:
         yield temporary
-        os.chmod(temporary, 0o755)  # mkdtemp gives access to the owner only.
         _replace(temporary, path)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -76,7 +76,7 @@ def _replace(temporary, path):
         os.rename(temporary, path)
         return
     parent, name = os.path.split(path)
-    aside = tempfile.mkdtemp(prefix=f".{name}.old.", dir=parent)
+    aside = new_folder(parent, f".{name}.old.")
     old = os.path.join(aside, name)
     try:
         os.rename(path, old)

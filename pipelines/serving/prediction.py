@@ -1,13 +1,14 @@
 """Classifies image files with any model that `model_source` finds, or with a SavedModel."""
 
-import contextlib
 import functools
 import logging
 import os
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
+from pipelines.data.decoding import decode_error
 from pipelines.data.labels.label_file import read_label_file
 from pipelines.errors import UserError
 from pipelines.serving.signatures import make_signatures
@@ -24,12 +25,13 @@ BATCH_SIZE = 32
 # Progress is printed for more images than this.
 _MAX_WITHOUT_PROGRESS = 100
 _NUM_EXAMPLES = 5
+_MOST_NAMED = 5
 
 
 def predict(model_path, paths, top, weights="final", label_file=None, opening=AS_TRAINED):
-    """Classifies images and yields a result for each, in order.
+    """Classifies images and yields a result for each, in order, also for those that are unreadable.
 
-    All paths are checked and all images are decoded before the model is read.
+    All files are found before the model is read.
 
     Args:
         model_path, weights, label_file, opening: see `find_classifier`.
@@ -37,44 +39,48 @@ def predict(model_path, paths, top, weights="final", label_file=None, opening=AS
         top: classes in a result, the most probable first.
 
     Yields:
-        `{"path": str, "top": [{"label": str, "index": int, "probability": float}, ...]}`.
+        `{"path": str, "top": [{"label": str, "index": int, "probability": float}, ...]}`, or
+        `{"path": str, "error": str}` for a file that cannot be classified.
 
     Raises:
-        UserError: if a path is missing, an image is unreadable, or the model is not a `vit_tf` one.
+        UserError: if none of the paths leads to a file, or the model is not a `vit_tf` one.
     """
     files = find_images(paths)
     open_found = find_classifier(model_path, weights, label_file, opening)
-    if files:
-        images, count = ((path, _read(path)) for path in files), len(files)
-        for path in files:
-            _check_image(path)
-    else:
+    if not paths:
         images, count = example_images(), _NUM_EXAMPLES
         _log.info(f"no image given: predicting {count} handwritten digits of the digits test split")
+    else:
+        images, count = map(_read, files), len(files)
+        if all(file.error for file in files):
+            raise UserError(" ".join(file.error for file in files[:_MOST_NAMED]))
     classify, labels = open_found()
 
     done = 0
     for batch in _batches(images):
-        names, contents = zip(*batch, strict=True)
-        outputs = classify(tf.constant(contents))
-        yield from _results(outputs, labels, names, top)
+        yield from _classify(classify, labels, batch, top)
         if count > _MAX_WITHOUT_PROGRESS and done * 10 // count < (done + len(batch)) * 10 // count:
             _log.info(f"predicted {done + len(batch)} of {count} images")
         done += len(batch)
 
 
-def find_images(paths) -> list[str]:
+class Image(NamedTuple):
+    """An image to classify: its name, and its encoded bytes or the reason why there are none."""
+
+    path: str
+    content: bytes = b""
+    error: str = ""
+
+
+def find_images(paths) -> list[Image]:
     """The image files in `paths`: files as they are; for a folder, all images below it, sorted.
 
-    Raises:
-        UserError: if a path does not exist, or a folder holds no image.
+    A path that does not exist or is not a file, and a folder without images, has an `error`.
     """
     found = []
     for path in paths:
         if not storage.is_folder(path):
-            found.append(path)
-            if not storage.exists(path):
-                raise UserError(f"There is no image or folder at {path}.")
+            found.append(Image(path, error=_unusable(path)))
             continue
         inside = sorted(
             os.path.join(directory, name)
@@ -82,9 +88,10 @@ def find_images(paths) -> list[str]:
             for name in names
             if name.lower().endswith(SUFFIXES)
         )
+        found += [Image(file, error=_unusable(file)) for file in inside]
         if not inside:
-            raise UserError(f"The folder {path} holds no image ({', '.join(SUFFIXES)}).")
-        found += inside
+            error = f"The folder {path} holds no image ({', '.join(SUFFIXES)})."
+            found.append(Image(path, error=error))
     return found
 
 
@@ -124,32 +131,34 @@ def _open_classifier(source, opening):
 
 
 def example_images():
-    """Yields a few `(name, PNG bytes)` without a download: digits held out of every training."""
+    """Yields a few `Image`s without a download: digits held out of every training."""
     from pipelines.data.builtin import digits  # TFDS takes seconds to import
 
     for index in digits.split_indices("test")[:_NUM_EXAMPLES]:
         png, label = digits.png_image(index)
-        yield f"digits test image {index}, a {label}", png
+        yield Image(f"digits test image {index}, a {label}", png)
 
 
-def _read(path):
-    """The contents of an image file."""
-    with _user_errors():
-        return image_file.read_bytes(path)
+def _unusable(path):
+    """Why a path is not a file that can be an image; "" if it may be one."""
+    if not storage.exists(path):
+        return f"There is no image or folder at {path}."
+    return image_file.unusable(path)
 
 
-def _check_image(path):
-    with _user_errors():
-        image_file.read_image(path)
-
-
-@contextlib.contextmanager
-def _user_errors():
-    """Raises errors about an image file as `UserError`."""
+def _read(image):
+    """The same image with its contents."""
+    if image.error:
+        return image
     try:
-        yield
+        return image._replace(content=image_file.read_bytes(image.path))
     except ValueError as error:
-        raise UserError(str(error)) from None
+        return image._replace(error=str(error))
+
+
+def _undecodable(image):
+    # The reason is None if only the model's own limits are smaller.
+    return image_file.undecodable(image.path, decode_error(image.content))
 
 
 def _batches(items):
@@ -163,15 +172,21 @@ def _batches(items):
         yield batch
 
 
-def _results(outputs, labels, paths, top):
-    probabilities, valid = (outputs[name].numpy() for name in ("probabilities", "valid"))
-    for path, row, whole in zip(paths, probabilities, valid, strict=True):
-        if not whole:
-            raise UserError(image_file.undecodable(path))
+def _classify(classify, labels, images, top):
+    """Yields the results of a batch of `Image`s."""
+    rows = iter(())
+    if contents := [image.content for image in images if not image.error]:
+        outputs = classify(tf.constant(contents))
+        rows = zip(outputs["probabilities"].numpy(), outputs["valid"].numpy(), strict=True)
+    for image in images:
+        row, is_decoded = (None, False) if image.error else next(rows)
+        if not is_decoded:
+            yield {"path": image.path, "error": image.error or _undecodable(image)}
+            continue
         # A stable sort keeps equal probabilities in label order.
         best = np.argsort(-row, kind="stable")[:top]
         yield {
-            "path": path,
+            "path": image.path,
             "top": [
                 {
                     "label": labels[index],

@@ -37,13 +37,13 @@ class Action:
         return step == last_step or (self.every > 0 and step > 0 and step % self.every == 0)
 
 
-def log_action(settings, trainer, progress) -> Action:
+def log_action(settings, trainer, store, progress) -> Action:
     """Logs the steps since the last log line, and resets their sums."""
 
     def act(step):
         state, scale = trainer.log, trainer.loss_scale
         loss_sum = float(state.loss_sum.numpy())
-        check_finite("sum of the losses", loss_sum, step)
+        check_finite("sum of the losses", loss_sum, step, store)
         progress.log_training(
             step,
             loss_sum,
@@ -83,7 +83,7 @@ def evaluation_action(settings, trainer, evaluator: Evaluator, store, progress) 
         with trainer.evaluated_weights():
             means = evaluator.run()
         seconds = time.perf_counter() - begin
-        check_finite("evaluation loss", means["loss"], step)
+        check_finite("evaluation loss", means["loss"], step, store)
         # Before the line of metrics: a resumed run skips an evaluation that has a line.
         metric = main_metric(means)
         if settings.keep_best and settings.best_metric == "evaluation":
@@ -107,7 +107,7 @@ def run_actions(prepared, trainer, reconstructions, store, progress, signals) ->
     """
     settings, data = prepared.experiment.train, prepared.data
     model, strategy, task = trainer.model, trainer.strategy, prepared.task
-    actions = [log_action(settings, trainer, progress)]
+    actions = [log_action(settings, trainer, store, progress)]
     if settings.histograms_every:
 
         def histograms(step):
@@ -133,10 +133,10 @@ def run_actions(prepared, trainer, reconstructions, store, progress, signals) ->
     return actions
 
 
-def check_finite(what, value, step):
+def check_finite(what, value, step, store):
     """Ends the run before it saves a non-finite value: raises `NonFiniteError`."""
     if not math.isfinite(value):
         raise NonFiniteError(
             f"The {what} is not finite at step {step}. Lower optimizer.learning_rate or lengthen "
-            "schedule.warmup_steps. The checkpoints in the workdir are older than this step."
+            f"schedule.warmup_steps. {store.restart_point()}"
         )

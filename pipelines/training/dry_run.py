@@ -26,9 +26,9 @@ def dry_run(experiment, workdir, strategy, request=Request()):
 
     Built-in data sets are prepared if they are missing, as for training.
 
-    Prints the configuration as JSON, with every field of the model, its size and cost, and the
-    shapes of the first batch, or that the data are not on this machine. Published
-    weights to start from are not downloaded.
+    Prints a summary with the size and cost of the model and the shapes of the first batch, or that
+    the data are not on this machine, and then the configuration as JSON, with every field of the
+    model. Published weights to start from are not downloaded.
 
     Args:
         experiment, workdir, strategy, request: as for `train.train`.
@@ -52,7 +52,6 @@ def dry_run(experiment, workdir, strategy, request=Request()):
         lines.append(f"starts from: {_initial_weights(experiment)}")
     unknown = prepared.task.reads_labels and not data
     description = [
-        _readable(_resolved(experiment, config)),
         *([request.origin] if request.origin else []),
         *summary(experiment, prepared.images),
         *lines,
@@ -69,6 +68,8 @@ def dry_run(experiment, workdir, strategy, request=Request()):
         print(f"first batch: {_first_batch(data.train)}")
     except MissingDataError as error:
         print(f"first batch: none, since the data are not here. {error}")
+    finally:
+        print(_readable(_resolved(experiment, config)))
 
 
 def _initial_weights(experiment):

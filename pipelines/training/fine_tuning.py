@@ -28,6 +28,7 @@ from vit_tf.config import ModelConfig
 from vit_tf.config.variants import get_variant
 from vit_tf.families import family_of
 from vit_tf.preprocessing import Preprocessing
+from vit_tf.pretrained.records import list_weights
 
 _log = logging.getLogger(__name__)
 
@@ -42,6 +43,8 @@ _OF_TRAINING = (
 # Fields that arrays show and that fine-tuning may change.
 _MAY_DIFFER = {"num_classes", "grid", "root_size"}
 _ANY_SIZE = (4096, 4096)
+# The collection of published weights that an error suggests.
+_SUGGESTED = "imagenet21k/"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,6 +90,8 @@ def choose(
         initial = _read_initial(base, run)
     chooses = not is_complete and not has_own
     for_photos = chooses and _is_builtin(start.data) and not _is_builtin(asked.data)
+    if for_photos and asked.init_from is None and not checkpoints.steps(run.checkpoints):
+        raise _no_photo_model(asked.data)
     if chooses:
         base = dataclasses.replace(base, model=_model(initial, start, for_photos))
     if for_photos:
@@ -107,6 +112,17 @@ def choose(
         return experiment, dataclasses.replace(request, origin=origin)
     check_photo_size(start, experiment, assignments.given("model.image_size"))
     return experiment, request
+
+
+def _no_photo_model(data):
+    """The error for photos without initial weights: the shipped model knows only digits."""
+    names = [name for name in list_weights() if name.startswith(_SUGGESTED)]
+    return UserError(
+        f"{data.name} needs a model of photos to begin with. Name it with --init_from: a workdir, "
+        f"a file, or published weights such as {', '.join(names)}; vit_tf.list_weights() has all "
+        "names. To begin with random weights, use pipelines.pretrain; --init_from=shipped begins "
+        "with the model of digits."
+    )
 
 
 def _with(assignments, experiment, *starts):
@@ -278,8 +294,6 @@ def _describe(experiment, has_data):
     note = ""
     if not has_data:
         note = ". Length and batch depend on the data, which could not be read"
-    if experiment.init_from == model_source.SHIPPED:
-        note += ". The shipped model knows only digits: name one of photos with --init_from"
     settings = _as_settings("", photos.shown(experiment))
     return f"chosen for photos, each can be changed by --set: {settings}{note}"
 

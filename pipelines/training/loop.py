@@ -67,7 +67,8 @@ class TrainingLoop:
         step = int(self.trainer.step.numpy())
         try:
             self._do(step, evaluations=True)
-            while step < self.settings.steps and not self._stop_reason():
+            stop = self._stop_reason()
+            while step < self.settings.steps and not stop:
                 reached = step = self._train(step)
                 is_rewound = False
                 if self._is_non_finite(step):
@@ -81,16 +82,19 @@ class TrainingLoop:
                     self._do(step, evaluations=False)
                 self.signals.check()
                 self._do(step, evaluations=True)
+                # Only an evaluation can change it; to read the metrics takes time.
+                if any(action.is_evaluation for action in self._due(step)):
+                    stop = self._stop_reason()
             if step < self.settings.steps:
-                self._end_early(step)
+                self._end_early(step, stop)
         except Interrupted as signal:
-            check_finite("sum of the weights", self.trainer.weight_sum(), step)
+            check_finite("sum of the weights", self.trainer.weight_sum(), step, self.store)
             self.store.save(step)
             raise Interrupted(
                 f"{signal}: saved step {step}. Start the same command again to go on."
             ) from None
 
-    def _end_early(self, step):
+    def _end_early(self, step, reason):
         """Saves and evaluates as at the last step, if that is not done yet.
 
         There is no log line: the checkpoint of this step may hold the sums of its losses already,
@@ -99,9 +103,11 @@ class TrainingLoop:
         left = [x for x in self.actions if x.uses_weights and x not in self._due(step)]
         for action in sorted(left, key=lambda action: action.is_evaluation):
             action.act(step)
-        _log.info(self._stop_reason())
+        _log.info(reason)
 
     def _stop_reason(self):
+        if not self.settings.early_stop_after:
+            return None
         return stop_reason(self.read_metrics(), self.settings)
 
     def _train(self, step):

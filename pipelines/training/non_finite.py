@@ -73,8 +73,8 @@ class NonFinitePolicy:
             raise RunError(f"{sentence} Cannot write {self._run.non_finite}: {reason}.") from None
         if objection:
             raise NonFiniteError(
-                f"{sentence} {objection} Ids of the images are in {self._run.non_finite}. The "
-                "checkpoints in the workdir are older than this step."
+                f"{sentence} {objection} Ids of the images are in {self._run.non_finite}. "
+                f"{self._store.restart_point()}"
             )
         _log.info(f"{sentence} Ids of the images are in {self._run.non_finite}.")
         return self._skip(step) if action == "skip" else self._rewind(batch)
@@ -127,7 +127,7 @@ class NonFinitePolicy:
         """The reason why the run stops, with advice; None if it may go on."""
         if self._action == "stop":
             if finding.what == "nothing":
-                return "Start the same command again to go on from the last checkpoint."
+                return "Start the same command again."
             return f"{_ADVICE} With train.non_finite=skip or rewind the run goes on."
         if self._action == "skip":
             if finding.what == "weight":

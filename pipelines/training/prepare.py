@@ -10,15 +10,18 @@ import functools
 from custom_ops import dispatch
 from pipelines.config import Experiment, Request
 from pipelines.config.epochs import with_steps
+from pipelines.data.file_scan import scan
 from pipelines.data.sources.splits import with_splits
 from pipelines.data.sources.subset import balanced_loss
 from pipelines.errors import DataError, MissingDataError, UserError
+from pipelines.runs import checkpoints
 from pipelines.runs.strategies import is_tpu
 from pipelines.tasks.losses import check_loss
 from pipelines.tasks.task import Task, task_of
 from pipelines.training.train_data import RunData, open_data, open_few_shot_data
 from vit_tf import cost
 from vit_tf.config import ModelConfig
+from vit_tf.size_checks import check_memory
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -102,6 +105,11 @@ def prepare(experiment, run, strategy, request=Request(), keeps_data_errors=Fals
         splits, notes = with_splits(experiment.data)
         experiment = dataclasses.replace(experiment, data=splits)
         data = open_data(experiment, run)
+        notes += data.describe()
+        if not checkpoints.steps(run.checkpoints):
+            skips = data.train.bad_images is not None
+            if found := scan(data.sources(), experiment.data.scan, skips):
+                notes.append(found)
         prepared = resolve(experiment, data.train.source, replicas, on_tpu, assigned)
     except DataError as error:
         if not keeps_data_errors:
@@ -182,6 +190,10 @@ def resolve(experiment, source, replicas, on_tpu=False, assigned=(), images=None
 
 def check_input(settings, model_config, replicas, on_tpu=False):
     """Raises `UserError` if the model cannot be trained with these settings."""
+    try:
+        check_memory(model_config)
+    except ValueError as error:
+        raise UserError(str(error)) from None
     if settings.jit_compile and on_tpu:
         raise UserError(
             "train.jit_compile=true is for CPUs and GPUs: a TPU compiles every step anyway, and "

@@ -35,6 +35,7 @@ from pipelines.training.prepare import prepare
 from pipelines.training.profiler import Profiler
 from pipelines.training.train_step import StepSettings, Trainer
 from vit_tf.config.size_notes import size_notes
+from vit_tf.files import storage
 
 _log = logging.getLogger(__name__)
 
@@ -67,9 +68,25 @@ def train(experiment, workdir, strategy, request=Request(), on_metrics=None) -> 
             _log.info(request.origin)
         with only_writer(run.path) as check, run.writing(check), log_file.errors():
             prepared = prepare(experiment, run, strategy, request)
+            if end := _end_of_run(prepared.experiment, run):
+                _log.info(f"already finished: {end}. --extend with a larger train.steps continues")
+                return run.read_metrics()[-1]
             for line in (*prepared.notes, *summary(prepared.experiment, prepared.images)):
                 _log.info(line)
             return _train(prepared, run, strategy, log_file, on_metrics)
+
+
+def _end_of_run(experiment, run):
+    """How a run with these settings has ended in the workdir; None if something is left to do."""
+    results = [run.final, *([run.ema] if experiment.train.ema_decay is not None else [])]
+    step, lines = checkpoints.newest(run.checkpoints), run.read_metrics()
+    if step is None or not lines or not all(map(storage.exists, results)):
+        return None
+    if run.read_experiment() != experiment:  # A setting that may change, such as `eval_every`.
+        return None
+    if step == experiment.train.steps:
+        return f"step {step} is the last one"
+    return stop_reason(lines, experiment.train)
 
 
 def _train(prepared, run, strategy, log_file, on_metrics):

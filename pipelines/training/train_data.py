@@ -8,9 +8,10 @@ from pipelines.config.data import Sampling
 from pipelines.config.names import AUTO_SPLIT
 from pipelines.data import pipeline
 from pipelines.data.bad_images import BadImages, explain_input_error
+from pipelines.data.labels.class_sizes import describe_sizes
 from pipelines.data.order import TrainBatches
 from pipelines.data.sources.open import open_source
-from pipelines.data.sources.source import DataSource
+from pipelines.data.sources.source import DataSource, skipped_files
 from pipelines.data.sources.splits import choose_splits
 from pipelines.data.sources.subset import open_train_source, read_labels
 from pipelines.errors import DataError, UserError
@@ -18,6 +19,7 @@ from pipelines.evaluation.evaluation_step import EvaluationData
 from pipelines.evaluation.features import check_single_label
 from pipelines.evaluation.few_shot import check_shots
 from vit_tf import Preprocessing
+from vit_tf.images.decoding import SUFFIXES
 
 # The central crop of the few-shot protocol: 224 of 256 pixels.
 _PROTOCOL_CROP = 0.875
@@ -100,6 +102,23 @@ class RunData:
     train: TrainData
     evaluation: EvaluationData | None = None
     few_shot: FewShotData | None = None
+
+    def sources(self) -> list[DataSource]:
+        """The sources of training and, if the run has them, of evaluations."""
+        return [self.train.source] + ([self.evaluation.source] if self.evaluation else [])
+
+    def describe(self) -> list[str]:
+        """Lines about the images: their number, their classes, and files that are left out."""
+        uses = zip(("trains", "evaluates"), self.sources(), strict=False)
+        lines = [f"{use} on {describe_sizes(source)} from {source}" for use, source in uses]
+        if not self.evaluation:
+            lines.append("no evaluations: data.eval_split is none")
+        if skipped := skipped_files(self.sources()):
+            counts = ", ".join(f"{count:,} {end}" for end, count in skipped.items())
+            lines.append(
+                f"files that are not read: {counts}. Only {', '.join(SUFFIXES)} are images"
+            )
+        return lines
 
 
 def open_data(experiment, run) -> RunData:

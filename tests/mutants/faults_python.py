@@ -242,7 +242,7 @@ PYTHON = (
     Fault(
         "pipelines/cli/command.py",
         "wrong exit code",
-        "_fail(EXIT_SIGINT,",
-        "_fail(EXIT_INTERRUPTED,",
+        "_end(EXIT_SIGINT)",
+        "_end(EXIT_INTERRUPTED)",
     ),
 )

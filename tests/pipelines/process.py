@@ -1,6 +1,7 @@
 """Runs commands as a user does, in processes of a fork server, or faster in this process."""
 
 import importlib
+import json
 import os
 import subprocess
 import sys
@@ -64,6 +65,7 @@ def run_here(module, *arguments, monkeypatch, capsys, cwd):
     taken = getattr(command, "SHARED_FLAGS", shared_flags.SHARED_FLAGS)
     one_device = ["--strategy=one_device"] if "strategy" in taken else []
     monkeypatch.setattr(sys, "argv", [module, *one_device, *map(str, arguments)])
+    monkeypatch.setattr(frame, "_end", sys.exit)
     capsys.readouterr()
     with pytest.raises(SystemExit) as exit_:
         frame.run(
@@ -78,6 +80,12 @@ def run_here(module, *arguments, monkeypatch, capsys, cwd):
         )
     printed = capsys.readouterr()
     return subprocess.CompletedProcess(sys.argv, exit_.value.code, printed.out, printed.err)
+
+
+def described(stdout):
+    """The lines of a dry run, and the configuration that follows them."""
+    lines, brace, rest = stdout.partition("\n{\n")
+    return lines.splitlines(), json.loads(brace + rest)
 
 
 def assert_user_error(result, *texts):

@@ -12,10 +12,11 @@ import pytest
 
 import vit_tf
 from custom_ops import loader
-from pipelines.cli import shared_flags
+from pipelines.cli import command_names, request, shared_flags
 from pipelines.config import Experiment, recipes
 from tests import architecture
-from tests.pipelines.process import assert_user_error
+from tests.pipelines import encoded
+from tests.pipelines.process import assert_user_error, described, run_module
 from tests.pipelines.tiny import as_flags, tiny_experiment
 from vit_tf.config.variants import VARIANTS
 
@@ -187,9 +188,7 @@ def test_help_shows_own_flags_first_and_what_can_be_chosen(tmp_path, command, mo
     result = command(module, "--help")
     assert result.returncode == 0
     assert max(map(len, result.stdout.splitlines())) <= 100
-    _, first, then, recipes_, rest = re.split(
-        "flags of this command|flags of several commands|experiments .*:|model names", result.stdout
-    )
+    _, first, then = re.split("flags of this command|flags of several commands", result.stdout)
     assert set(own) <= set(re.findall("^  (--[a-z_]+)", first, re.MULTILINE))
     if "--init_from" in own:
         assert ".safetensors file" in first and "name of published weights" in " ".join(
@@ -198,15 +197,16 @@ def test_help_shows_own_flags_first_and_what_can_be_chosen(tmp_path, command, mo
     assert {"--experiment", "--config", "--list", "--workdir", "--set"} <= set(
         re.findall("^  (--[a-z_]+)", then, re.MULTILINE)
     )
-    assert recipes_.split() == list(recipes.RECIPES)
-    assert set(VARIANTS) < set(rest.split()) and "docs/configuration.md" in rest
+    assert "model names: --list prints them" in then and "docs/configuration.md" in then
 
 
 def test_list_prints_the_recipes(tmp_path, command):
     result = command("evaluate", "--list")
     assert (result.returncode, result.stderr) == (0, "")
     assert re.findall(r"^  (\w+) +\w", result.stdout, re.MULTILINE) == list(recipes.RECIPES)
-    assert re.findall(r"^(\S.*):$", result.stdout, re.MULTILINE) == list(recipes.GROUPS)
+    *groups, names = re.findall(r"^(\S.*):$", result.stdout, re.MULTILINE)
+    assert groups == list(recipes.GROUPS)
+    assert result.stdout.partition(names)[2].split()[1:] == list(VARIANTS)
 
 
 @pytest.mark.parametrize("module", ["pretrain", "sweep"])
@@ -220,7 +220,7 @@ def test_photos_are_not_trained_at_the_size_of_digits(tmp_path, command, module)
     for name in ("pets/a", "pets/b"):
         (tmp_path / name).mkdir(parents=True)
         for number in range(20):
-            (tmp_path / name / f"{number}.png").touch()
+            (tmp_path / name / f"{number}.png").write_bytes(encoded.every_format()[0][0])
     assert_user_error(command(module, *photos, *grid), fitting)
     if module == "sweep":
         result = command(module, *photos, "--grid=model.image_size=32,64")
@@ -228,7 +228,7 @@ def test_photos_are_not_trained_at_the_size_of_digits(tmp_path, command, module)
         assert "ViT-Ti/16 at 16 x 16" in result.stdout
     else:
         result = command(module, *photos, *fitting.split())
-        config, _ = json.JSONDecoder().raw_decode(result.stdout)
+        _, config = described(result.stdout)
         assert (config["model"]["image_size"], config["model"]["patch_size"]) == ([224, 224], 16)
 
 
@@ -252,7 +252,8 @@ def test_a_dry_run_describes_the_run_and_writes_nothing(tmp_path, broken_images,
     start = ["--dry_run"] if initial is None else ["--dry_run", f"--init_from={initial}"]
     result = command(module, *start, *as_flags("train.accumulate_steps=2"))
     assert result.returncode == 0, result.stderr
-    config, end = json.JSONDecoder().raw_decode(result.stdout)
+    lines, config = described(result.stdout)
+    text = "\n".join(lines)
     expected = tiny_experiment("train.accumulate_steps=2")
     # Every field of the model is printed, also those that are the variant's own.
     assert config["model"].keys() > expected.to_dict()["model"].keys()
@@ -262,7 +263,6 @@ def test_a_dry_run_describes_the_run_and_writes_nothing(tmp_path, broken_images,
     assert dataclasses.replace(resolved, model=expected.model) == dataclasses.replace(
         expected, init_from=initial
     )
-    text = result.stdout[end:]
     count = vit_tf.cost.parameters(tiny_experiment().model.config(10))
     assert f"{count:,} parameters" in text and "activations of 8 images" in text
     assert "image float32 [16, 12, 12, 3]" in text and "label int32 [16]" in text
@@ -272,12 +272,18 @@ def test_a_dry_run_describes_the_run_and_writes_nothing(tmp_path, broken_images,
     result = command(module, *start, *as_flags("data.name=folder:pets"))
     assert result.returncode == 0
     assert "without a head" in result.stdout
-    assert "the data are not here. There is no folder" in result.stdout.splitlines()[-1]
+    lines, config = described(result.stdout)
+    assert "the data are not here. There is no folder" in lines[-1]
+    assert config["data"]["name"] == "folder:pets"
     for flags, text in (
         (as_flags("train.accumulate_steps=3"), "train.batch_size=16 is not a multiple of 3"),
         ([*as_flags(), "--extend"], "--extend continues a run"),
         (
             [*as_flags(f"data.name=folder:{broken_images}", "data.eval_split=none")],
+            "files cannot be decoded",
+        ),
+        (
+            as_flags(f"data.name=folder:{broken_images}", "data.eval_split=none", "data.scan=none"),
             "It is not a JPEG, PNG",
         ),
     ):
@@ -289,6 +295,68 @@ def test_a_dry_run_describes_the_run_and_writes_nothing(tmp_path, broken_images,
         assert_user_error(command(module, "--dry_run", *best), "no best checkpoint")
 
 
+@pytest.mark.parametrize(
+    ("settings", "folder"),
+    [
+        ([], "pretrain-digits"),
+        (["data.name=digits/low"], "pretrain-digits-low"),
+        (["data.name=folder:{data}/"], "pretrain-digits-my_pets"),
+        (["data.name=list:{data}/labels v2.csv"], "pretrain-digits-labels_v2"),
+    ],
+)
+def test_a_directory_is_named_after_the_data(tmp_path, monkeypatch, settings, folder):
+    """A dry run does not look at it: what is there belongs to another run."""
+    data = tmp_path / "my pets"
+    values = shared_flags.define_shared(shared_flags.SHARED_FLAGS)
+    shared_flags.define_config(values)
+    shared_flags.define_training(values)
+    flags = [f"--set={text.format(data=data)}" for text in settings]
+    values(["pretrain", *flags])
+    assert request.workdir(values, "pretrain", *request.read(values)) == f"runs/{folder}"
+    values.dry_run = True
+    assert not os.path.exists(request.workdir(values, "pretrain", *request.read(values)))
+
+
+def test_a_dry_run_ignores_the_run_in_a_directory_that_was_not_named(tmp_path, command):
+    (tmp_path / "runs" / "pretrain-digits" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "runs" / "pretrain-digits" / "config.json").write_text("damaged")
+    assert command("pretrain", "--dry_run", *as_flags()).returncode == 0
+    named = ["--workdir=runs/pretrain-digits"]
+    assert_user_error(command("pretrain", "--dry_run", *named, *as_flags()), "config.json")
+
+
+@pytest.mark.parametrize(
+    ("module", "text"),
+    [
+        ("pipelines.eval", "There is no command 'eval'. Did you mean evaluate?"),
+        ("pipelines.pretrian", "There is no command 'pretrian'. Did you mean pretrain?"),
+        ("pipelines", "Name a command, as in python -m pipelines.predict: batch, convert, demo"),
+        ("pipelines.predict", None),
+        ("pipelines.data.check", None),
+        ("pytest", None),
+    ],
+)
+def test_names_that_are_no_commands(module, text):
+    message = command_names.wrong_command(module)
+    assert text is message is None or message.startswith(text)
+
+
+@pytest.mark.process
+def test_a_name_that_is_no_command_is_one_sentence(tmp_path):
+    result = run_module("pipelines.eval", "--model=a", cwd=tmp_path, cold=True)
+    assert_user_error(result, "There is no command 'eval'. Did you mean evaluate?")
+    assert command_names.commands() == COMMANDS
+
+
+def test_two_models_or_none(tmp_path, command):
+    for module in ("predict", "evaluate", "export", "fewshot"):
+        result = command(module, "--model=a", "--workdir=b")
+        assert_user_error(result, "--model=a and --workdir=b both name a model. Leave one")
+    result = command("predict", "--top=1")
+    assert result.returncode == 0
+    assert "no model is named: taking the small model of digits" in result.stderr
+
+
 def test_a_run_starts_from_a_config(tmp_path, command):
     config = tiny_experiment("seed=7").to_dict()
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -296,7 +364,7 @@ def test_a_run_starts_from_a_config(tmp_path, command):
     result = command("pretrain", *arguments, "--set=train.log_every=9")
     assert result.returncode == 0, result.stderr
     config["train"]["log_every"] = 9
-    printed = json.JSONDecoder().raw_decode(result.stdout)[0]
+    _, printed = described(result.stdout)
     assert Experiment.from_dict(printed | {"model": config["model"]}).to_dict() == config
     result = command("pretrain", "--config=config.json")
     assert_user_error(result, "--workdir is missing. With --config it has no default")

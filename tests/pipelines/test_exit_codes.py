@@ -1,5 +1,8 @@
 """The frame of the commands: what ends `main` decides the exit code and the one line on stderr."""
 
+import contextlib
+import sys
+
 import pytest
 
 from pipelines.cli import command
@@ -23,12 +26,16 @@ def test_exit_codes(error, code, line, monkeypatch, capsys):
         if error:
             raise error
 
+    ended = []
     monkeypatch.setattr("sys.argv", ["command"])
+    monkeypatch.setattr("os._exit", sys.exit)
+    monkeypatch.setattr("atexit._run_exitfuncs", lambda: ended.append(True))
     with pytest.raises(SystemExit) as end:
         command.run(main, "A command.", shared_flags=())
-    assert end.value.code == code
+    assert end.value.code == code and (ended or code in (1, 2))
     printed = capsys.readouterr().err
     assert line in printed and "Traceback" not in printed
+    assert printed.startswith("error: ") == (code in (1, 2))
 
 
 def test_a_fault_of_the_program_keeps_its_traceback(monkeypatch):
@@ -38,3 +45,17 @@ def test_a_fault_of_the_program_keeps_its_traceback(monkeypatch):
     monkeypatch.setattr("sys.argv", ["command"])
     with pytest.raises(AttributeError, match="a fault"):
         command.run(main, "A command.", shared_flags=())
+
+
+def test_a_full_disk_behind_stdout_is_not_silent(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["command"])
+    monkeypatch.setattr("os._exit", sys.exit)
+    monkeypatch.setattr("atexit._run_exitfuncs", lambda: None)
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        with pytest.raises(SystemExit) as end:
+            command.run(lambda *_: print("a result"), "A command.", shared_flags=())
+        assert end.value.code == 1
+        with contextlib.suppress(OSError):
+            full.close()
+    assert capsys.readouterr().err == "error: Cannot write to stdout: No space left on device.\n"

@@ -136,7 +136,7 @@ def test_a_file_is_checked_before_the_model_is_built(donor, tmp_path):
     with zipfile.ZipFile(path) as file:
         content = {name: file.read(name) for name in file.namelist()}
     top = json.loads(content["config.json"])
-    top["config"]["config"]["mlp_size"] = 1 << 30
+    top["config"]["config"]["mlp_size"] = 1 << 18
     with zipfile.ZipFile(path, "w") as file:
         for name, data in (content | {"config.json": json.dumps(top)}).items():
             file.writestr(name, data)
@@ -214,6 +214,9 @@ def test_a_file_that_cannot_be_decoded(loaded, tmp_path, name):
     path = tmp_path / "broken.jpg"
     path.write_bytes(encoded.broken()[name])
     with pytest.raises(ValueError, match=f"Cannot decode {path}. Expected a whole JPEG, PNG"):
+        loaded.predict([path])
+    path.write_bytes(b"\0\0\0\x18ftypheic" + bytes(99))
+    with pytest.raises(ValueError, match=f"Cannot decode {path}: it is a HEIC file; convert it"):
         loaded.predict([path])
 
 

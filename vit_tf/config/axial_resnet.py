@@ -3,7 +3,14 @@
 import dataclasses
 from typing import ClassVar
 
-from vit_tf.config.checks import check_choice, check_float, check_int, height_width
+from vit_tf.config.checks import (
+    MAX_CLASSES,
+    MAX_WIDTH,
+    check_choice,
+    check_float,
+    check_int,
+    height_width,
+)
 from vit_tf.config.model_config import ModelConfig
 from vit_tf.config.resnet import Stages
 
@@ -53,9 +60,9 @@ class AxialResNetConfig(Stages, ModelConfig):
 
     def __post_init__(self):
         object.__setattr__(self, "image_size", height_width(self.image_size))
-        check_int("heads", self.heads, minimum=1)
+        check_int("heads", self.heads, 1, MAX_WIDTH)
         self.check_stages(self.heads, "heads")
-        check_int("num_classes", self.num_classes, minimum=0)
+        check_int("num_classes", self.num_classes, 0, MAX_CLASSES)
         check_float("head_bias", self.head_bias)
         self._check_pixels()
         self._check_norms()

@@ -16,6 +16,10 @@ SYNONYMS = {
     **dict.fromkeys(("fp16", "f16", "float16", "half", "16-mixed"), "mixed_float16"),
 }
 
+# Far above the sizes of any model. A damaged or hostile configuration cannot describe one that
+# takes minutes to count; `size_checks.check_memory` compares the whole model with the machine.
+MAX_SIDE, MAX_WIDTH, MAX_DEPTH, MAX_CLASSES = 2**14, 2**17, 2**10, 2**24
+
 
 def height_width(image_size) -> tuple[int, int]:
     """`image_size` as (height, width) in pixels; an int means a square."""
@@ -25,18 +29,18 @@ def height_width(image_size) -> tuple[int, int]:
             f"image_size must be an int or (height, width), in pixels. Received: {image_size!r}."
         )
     for side in size:
-        check_int("image_size", side, minimum=1)
+        check_int("image_size", side, 1, MAX_SIDE)
     height, width = size
     return height, width
 
 
-def check_int(name, value, minimum):
-    """Raises unless `value` is an int of at least `minimum`; bools are rejected."""
+def check_int(name, value, minimum, maximum):
+    """Raises unless `value` is an int from `minimum` to `maximum`; bools are rejected."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{name} must be an int. Received: {value!r} ({type(value).__name__}).")
-    if not minimum <= value < 2**40:
+    if not minimum <= value <= maximum:
         shown = value if abs(value) < 2**64 else "a longer number"
-        raise ValueError(f"{name} must be at least {minimum} and below 2^40. Received: {shown}.")
+        raise ValueError(f"{name} must be from {minimum} to {maximum}. Received: {shown}.")
 
 
 def check_float(name, value) -> float:

@@ -4,7 +4,15 @@ import dataclasses
 import itertools
 from typing import ClassVar
 
-from vit_tf.config.checks import check_choice, check_float, check_int, height_width
+from vit_tf.config.checks import (
+    MAX_CLASSES,
+    MAX_DEPTH,
+    MAX_WIDTH,
+    check_choice,
+    check_float,
+    check_int,
+    height_width,
+)
 from vit_tf.config.model_config import Config, ModelConfig
 from vit_tf.config.spatial import PATCH, SPATIAL
 
@@ -56,16 +64,17 @@ class Stages:
             )
         object.__setattr__(self, "stage_depths", tuple(self.stage_depths))
         for units in self.stage_depths:
-            check_int("stage_depths", units, minimum=1)
+            check_int("stage_depths", units, 1, MAX_DEPTH)
         if not fewest <= len(self.stage_depths) <= 5:
             raise ValueError(
                 f"stage_depths must name {fewest} to 5 stages. Received: {self.stage_depths}."
             )
         root = 64 * check_float("width", self.width)
-        if root < count or root % count:
+        if not count <= root <= MAX_WIDTH or root % count:
             raise ValueError(
-                f"width must be a positive multiple of {count / 64:g}, so that {count} {what} "
-                f"divide the channels. Received: {self.width}."
+                f"width must be a multiple of {count / 64:g} from {count / 64:g} to "
+                f"{MAX_WIDTH // 64}, so that {count} {what} divide the channels. Received: "
+                f"{self.width}."
             )
 
 
@@ -173,7 +182,7 @@ class ResNetConfig(_StandardizedStages, ModelConfig):
     def __post_init__(self):
         object.__setattr__(self, "image_size", height_width(self.image_size))
         self._check_resnet_fields(fewest_stages=1)
-        check_int("num_classes", self.num_classes, minimum=0)
+        check_int("num_classes", self.num_classes, 0, MAX_CLASSES)
         check_float("head_bias", self.head_bias)
         check_choice("spatial", self.spatial, SPATIAL)
         if not isinstance(self.squeeze_excite, bool):

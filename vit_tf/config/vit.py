@@ -5,7 +5,17 @@ import typing
 from typing import Any, ClassVar, Literal
 
 from custom_ops import dispatch
-from vit_tf.config.checks import check_bool, check_choice, check_float, check_int, height_width
+from vit_tf.config.checks import (
+    MAX_CLASSES,
+    MAX_DEPTH,
+    MAX_SIDE,
+    MAX_WIDTH,
+    check_bool,
+    check_choice,
+    check_float,
+    check_int,
+    height_width,
+)
 from vit_tf.config.model_config import ModelConfig
 from vit_tf.config.resnet import StemConfig
 
@@ -14,6 +24,14 @@ POSITION_EMBEDDINGS = ("learned_1d", "learned_2d", "sincos_2d", "relative", "non
 POSITION_INJECTIONS = ("stem", "every_layer", "every_layer_shared")
 ACTIVATIONS = ("gelu_tanh", "gelu_erf")
 Recompute = Literal["none", "blocks"]
+# The largest values of the sizes that have no default.
+_MAXIMA = {
+    "hidden_size": MAX_WIDTH,
+    "mlp_size": 4 * MAX_WIDTH,
+    "layers": MAX_DEPTH,
+    "heads": MAX_WIDTH,
+    "patch_size": MAX_SIDE,
+}
 # Fields that change how a process computes, but not the model.
 _OF_PROCESS = {"implementation": "auto", "recompute": "none"}
 
@@ -106,11 +124,11 @@ class ViTConfig(ModelConfig):
     def __post_init__(self):
         object.__setattr__(self, "image_size", height_width(self.image_size))
         object.__setattr__(self, "stem", _stem(self.stem))
-        for name in ("hidden_size", "mlp_size", "layers", "heads", "patch_size"):
-            check_int(name, getattr(self, name), minimum=1)
-        check_int("num_classes", self.num_classes, minimum=0)
+        for name, maximum in _MAXIMA.items():
+            check_int(name, getattr(self, name), 1, maximum)
+        check_int("num_classes", self.num_classes, 0, MAX_CLASSES)
         if self.representation_size is not None:
-            check_int("representation_size", self.representation_size, minimum=1)
+            check_int("representation_size", self.representation_size, 1, MAX_WIDTH)
         for name in ("dropout", "attention_dropout", "stochastic_depth"):
             rate = check_float(name, getattr(self, name))
             if not 0.0 <= rate < 1.0:

@@ -1,9 +1,9 @@
 """Writes files so that a reader never sees an incomplete file, even after a crash."""
 
 import os
-import tempfile
 
 from vit_tf.files import storage
+from vit_tf.files.temporary import new_file
 
 
 def write_atomically(path, write):
@@ -20,14 +20,13 @@ def write_atomically(path, write):
         storage.write_object(path, write)
         return
     directory = os.path.dirname(os.path.abspath(path))
-    descriptor, temporary = tempfile.mkstemp(dir=directory, prefix=os.path.basename(path) + ".")
+    file = new_file(directory, f"{os.path.basename(path)}.")
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
+        os.replace(file.name, path)
     except BaseException:
-        os.unlink(temporary)
+        os.unlink(file.name)
         raise

@@ -4,6 +4,34 @@ import numpy as np
 
 from pipelines.errors import DataError
 
+_SHOWN = 5  # Classes that a line names at most.
+
+
+def class_counts(source) -> np.ndarray | None:
+    """The number of examples of each class, int64 `[num_classes]`, without reading images.
+
+    None if the labels are stored with the images, or an example has a list of labels.
+    """
+    if source.multi_label or not source.labels_in_memory:
+        return None
+    labels = source.read_labels(np.arange(source.num_examples))
+    return np.bincount(labels, minlength=source.num_classes)
+
+
+def describe_sizes(source) -> str:
+    """Describes the size of a `DataSource` and of its classes, the largest first."""
+    text = f"{source.num_examples:,} images of {source.num_classes:,} classes"
+    counts = class_counts(source)
+    if counts is None:
+        return text
+    order = [index for index in np.argsort(-counts, kind="stable") if counts[index]]
+    shown = order if len(order) <= _SHOWN else [*order[:2], None, *order[-2:]]
+    parts = ["..." if x is None else f"{source.labels[x]} {counts[x]:,}" for x in shown]
+    absent = [source.labels[index] for index in np.flatnonzero(counts == 0)]
+    more = " and others" if len(absent) > _SHOWN else ""
+    without = f", none of {', '.join(absent[:_SHOWN])}{more}" if absent else ""
+    return f"{text} ({', '.join(parts)}{without})"
+
 
 def check_class_sizes(labels, source, needed, setting, otherwise) -> np.ndarray:
     """Checks that every class of a `DataSource` has enough examples.

@@ -51,22 +51,23 @@ class Files(NamedTuple):
     labels: np.ndarray | RaggedLabels  # int32 [n], or lists
     order: np.ndarray  # int64 [n]: row in `paths` of each stored example
     notes: list  # of str: where a list names each file, " (line 7)"; empty for folders
+    skipped: dict  # number of files that are no images, by suffix in lower case; of folders
 
 
-def make_files(paths, labels, notes=()):
+def make_files(paths, labels, notes=(), skipped=None):
     """Returns the `Files` of a listing, with their stored order.
 
     Args:
         paths: paths of the files, relative to the root of the data set.
         labels: int32 `[n]`, or `RaggedLabels`.
-        notes: see `Files`.
+        notes, skipped: see `Files`.
     """
     digests = [
         hashlib.blake2b(os.fsencode(path), digest_size=8, person=b"stored order").digest()
         for path in paths
     ]
     order = np.argsort(np.frombuffer(b"".join(digests), ">u8"), kind="stable")
-    return Files(paths, labels, order, list(notes))
+    return Files(paths, labels, order, list(notes), dict(skipped or {}))
 
 
 class FileSource(DataSource):
@@ -86,7 +87,7 @@ class FileSource(DataSource):
     """
 
     id_rule = "first_id of its part plus the place of the file in the listing of the whole split"
-    labels_in_memory = True
+    labels_in_memory = one_file_each = True
 
     def __init__(self, name, root, splits, split, labels, multi_label=False):
         self.location_signature = {
@@ -109,6 +110,10 @@ class FileSource(DataSource):
 
     def __str__(self):
         return f"{self.name} split {self.split!r}"
+
+    def skipped(self):
+        """See `DataSource.skipped`."""
+        return {split: files.skipped for split, files in self._files.items()}
 
     def locate(self, indices):
         """See `DataSource.locate`; a row is a file, with an empty path if it cannot be an image."""

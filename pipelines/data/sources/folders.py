@@ -10,13 +10,17 @@
 Without split folders, all images are in the split "train". Training then takes "train[:90%]" and
 evaluation "train[90%:]" (`splits.py`); both contain all classes (`files.py`).
 Each folder directly in a split folder is a class, and its name is the label. Labels are numbered in
-the order of these names (by code point) over all splits. Images are the files with one of the
-`SUFFIXES` of `vit_tf/images/decoding.py`, in any letter case and at any depth below the class. Ids
-follow the sorted relative paths of a split.
-Symbolic links are followed. Below a class, every directory is visited once, so circular links are
-safe. Names that begin with a dot, and __MACOSX, are ignored.
+the order of these names (by code point) over all splits. A class without images, a class in only
+one of several splits, and names that differ only in letter case are refused. Images are the files
+with one of the `SUFFIXES` of `vit_tf/images/decoding.py`, in any letter case and at any depth below
+the class. Ids follow the sorted relative paths of a split.
+Symbolic links are followed, except links to a folder that contains them: its images would get a
+wrong class. Below a class, every directory is visited once. Names that begin with a dot, and
+__MACOSX, are ignored.
 """
 
+import collections
+import logging
 import os
 
 import numpy as np
@@ -31,6 +35,8 @@ from pipelines.data.sources.files import (
 from pipelines.errors import DataError, MissingDataError
 from vit_tf.files import storage
 from vit_tf.images.decoding import SUFFIXES
+
+_log = logging.getLogger(__name__)
 
 TRAIN_NAMES = ("train", "training")
 # Evaluation takes the first of these splits that a data set has; see `splits.py`.
@@ -48,20 +54,48 @@ def open_folder(path, split, data_dir=None):
         data_dir: folder that a relative path starts from.
 
     Raises:
-        DataError: if the folder or split does not exist or cannot be read, or there are fewer than
-            two classes.
+        DataError: if the folder or split does not exist or cannot be read, there are fewer than
+            two classes, or the folders of the classes are refused.
     """
     root, folders = _find_splits(path, data_dir)
-    labels = sorted({name for folder in folders.values() for name in _list_directory(folder)[0]})
+    classes = {split: _list_directory(folder)[0] for split, folder in folders.items()}
+    labels = sorted(set().union(*classes.values()))
     if len(labels) < 2:
         found = f"one class, {labels[0]!r}" if labels else "no folder of a class"
         raise DataError(f"{root} has {found}. {_EXPECTED}, with at least two classes.")
     for label in labels:
         if not is_unicode(label):
             raise DataError(f"The name of the class folder {label!r} in {root} is not UTF-8.")
+    _check_classes(root, classes, labels)
     # Paths are relative to the folder of all splits; ids start at 0 in each split.
     splits = LazyMapping(folders, lambda key: _list_split(root, folders[key], labels))
     return FileSource(f"folder:{root}", root, splits, split, labels)
+
+
+def _check_classes(root, classes, labels):
+    """Refuses classes that are a mistake in most cases.
+
+    Args:
+        root: the folder, for messages.
+        classes: the names of the class folders by split.
+        labels: the names of all classes.
+    """
+    spellings = {}
+    for label in labels:
+        other = spellings.setdefault(label.casefold(), label)
+        if other != label:
+            raise DataError(
+                f"{root} has the class folders {other!r} and {label!r}, which differ only in the "
+                "letter case. Give one class one name."
+            )
+    for label in labels:
+        having = [split for split, names in classes.items() if label in names]
+        if len(having) == 1 and len(classes) > 1:
+            without = ", ".join(split for split in classes if split not in having)
+            raise DataError(
+                f"The class {label!r} of {root} is in {having[0]} and in no other split. Add "
+                f"images of it to {without}, or move {having[0]}/{label} away."
+            )
 
 
 def folder_splits(path, data_dir=None):
@@ -102,34 +136,48 @@ def _list_split(root, folder, labels):
         folder: folder of the split, with a folder per class.
         labels: class names in label order.
     """
-    listed, prefix = [], len(os.path.join(root, ""))
+    listed, prefix, skipped = [], len(os.path.join(root, "")), collections.Counter()
+    upwards = []
     for label, name in enumerate(labels):
         class_folder = os.path.join(folder, name)
         if not storage.is_folder(class_folder):
             continue  # this split has no images of the class
-        images, other = _find_images(class_folder)
-        if other and not images:
+        images, others, links = _find_images(class_folder)
+        upwards += links
+        if not images:
+            held = f", but files such as {others[0]}" if others else ""
             raise DataError(
-                f"The class folder {class_folder} has no image, but files such as {other}. "
-                f"Expected {', '.join(SUFFIXES)}. Convert them, or remove the folder."
+                f"The class folder {class_folder} has no image{held}. Expected "
+                f"{', '.join(SUFFIXES)}. {'Convert them' if others else 'Add images'}, or remove "
+                "the folder."
             )
+        ends = (os.path.splitext(other)[1].lower() for other in others)
+        skipped.update(end or "without suffix" for end in ends)
         listed += [(image[prefix:], label) for image in images]
     if not listed:
         raise DataError(
             f"There are no images ({', '.join(SUFFIXES)}) in the class folders of {folder}. "
             f"{_EXPECTED}."
         )
+    if upwards:
+        _log.info(
+            f"{folder}: {len(upwards):,} links to folders that contain them are not followed, such "
+            f"as {upwards[0]}"
+        )
     listed.sort()
     paths, numbers = zip(*listed, strict=True)
-    return make_files(list(paths), np.array(numbers, np.int32))
+    return make_files(list(paths), np.array(numbers, np.int32), skipped=skipped)
 
 
 def _find_images(folder):
-    """Returns the paths of all images below a folder, and of one file that is not an image."""
-    images, other = [], None
+    """Returns the paths of the images below a folder, of other files, and of links upwards."""
+    images, others, upwards = [], [], []
     waiting, seen = [folder], set()
     while waiting:
         directory = waiting.pop()
+        if _leads_upwards(directory):
+            upwards.append(directory)
+            continue
         if (identity := _identity(directory)) in seen:
             continue
         seen.add(identity)
@@ -139,11 +187,23 @@ def _find_images(folder):
         waiting += [os.path.join(directory, name) for name in reversed(folders)]
         for name in files:
             path = os.path.join(directory, name)
-            if os.path.splitext(name)[1].lower() in SUFFIXES:
-                images.append(path)
-            else:
-                other = path
-    return images, other
+            is_image = os.path.splitext(name)[1].lower() in SUFFIXES
+            (images if is_image else others).append(path)
+    return images, others, upwards
+
+
+def _leads_upwards(path):
+    """Whether a path is a link to a folder that contains it, directly or through other links."""
+    if storage.is_url(path) or not os.path.islink(path):
+        return False
+    target, parent = os.path.realpath(path), os.path.dirname(path)
+    if os.path.join(os.path.realpath(parent), "").startswith(os.path.join(target, "")):
+        return True
+    while parent != os.path.dirname(parent):
+        if os.path.realpath(parent) == target:
+            return True
+        parent = os.path.dirname(parent)
+    return False
 
 
 def _identity(directory):

@@ -4,7 +4,6 @@ import itertools
 import json
 import os
 import shutil
-import tempfile
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +15,7 @@ from pipelines.data.sources.records import IMAGE, INFO_FILE, LABEL, TEXT
 from pipelines.data.sources.source import ROWS_PER_READ
 from pipelines.errors import DataError
 from vit_tf.files.atomic_file import write_atomically
+from vit_tf.files.temporary import new_folder
 
 # Lists the images that were left out, see `bad_images.BadImages`; next to the records.
 BAD_FILE = "bad_images.jsonl"
@@ -57,11 +57,7 @@ def write_records(sources, output, shards, bad_images):
         raise DataError(f"{output} is already there. Choose another --output, or remove it.")
     try:
         os.makedirs(os.path.dirname(output), exist_ok=True)
-        # `mkdtemp` makes a private folder; the result gets the usual permissions.
-        temporary = tempfile.mkdtemp(
-            dir=os.path.dirname(output), prefix=f".{os.path.basename(output)}."
-        )
-        os.chmod(temporary, 0o755)
+        temporary = new_folder(os.path.dirname(output), f".{os.path.basename(output)}.")
     except OSError as error:
         raise DataError(
             f"{output} cannot be written: {error.strerror} ({error.filename})."

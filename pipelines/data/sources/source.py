@@ -5,6 +5,7 @@ training order. Python computes only where examples are (`DataSource.locate`); T
 them (`DataSource.load`). Images stay encoded until they are used.
 """
 
+import collections
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -61,11 +62,13 @@ class DataSource:
         setting: for a part of a split, the setting that chose its examples, such as
             "data.fraction=0.1"; else empty.
         labels_in_memory: whether `read_labels` is fast for all examples.
+        one_file_each: whether every example is a file of its own, the "path" of `locate`.
     """
 
     failure = None
     setting = ""
     labels_in_memory = False
+    one_file_each = False
     location_signature: Mapping[str, tf.TensorSpec] = {}
     # Meaning of the ids, for the manifest of a run. With another text, old runs would not resume.
     id_rule = "first_id of its part plus the position in the stored order of the whole split"
@@ -150,6 +153,10 @@ class DataSource:
         """
         return self.read(indices).labels
 
+    def skipped(self):
+        """Returns the files in folders that are no images: whole split -> suffix -> number."""
+        return {}
+
     def content_stamp(self):
         """Returns a text that changes when images change without a change of the manifest.
 
@@ -186,6 +193,15 @@ class DataSource:
         parts = np.searchsorted(self._starts, indices, side="right") - 1
         starts = np.array([part.start for part in self._split_ranges])
         return parts, indices - self._starts[parts] + starts[parts]
+
+
+def skipped_files(sources) -> dict[str, int]:
+    """Returns the number of files that are no images by suffix, in the splits of some sources."""
+    by_split = {split: counts for source in sources for split, counts in source.skipped().items()}
+    total = collections.Counter()
+    for counts in by_split.values():
+        total.update(counts)
+    return dict(total)
 
 
 def on_own_threads(dataset):

@@ -20,20 +20,22 @@ from pipelines.errors import DataError
 _log = logging.getLogger(__name__)
 
 
-def choose_splits(data, training=True):
+def choose_splits(data, training=True, evaluation=True):
     """The same as `with_splits`, but logs the notes."""
-    chosen, notes = with_splits(data, training)
+    chosen, notes = with_splits(data, training, evaluation)
     for note in notes:
         _log.info(note)
     return chosen
 
 
-def with_splits(data, training=True):
+def with_splits(data, training=True, evaluation=True):
     """Replaces `auto` in the data section of an experiment with splits of the data set.
 
     Args:
         data: `config.data.Data`.
         training: False leaves `train_split` unchanged, for a data set that is only evaluated.
+        evaluation: False takes none where there is no split for evaluation, for a command that
+            reads training data only.
 
     Returns:
         `config.data.Data`, and a list with a sentence about the chosen splits, which is empty if
@@ -54,7 +56,7 @@ def with_splits(data, training=True):
     }
     chosen = {field: chosen[field] for field in fields}
     for field, split in chosen.items():
-        if split is None:
+        if split is None and (evaluation or field == "train_split"):
             raise _no_split_error(data.name, names, field)
     notes = []
     if not {"train", "test"}.issuperset(chosen.values()):

@@ -127,6 +127,7 @@ class SubsetSource(DataSource):
         self.labels, self.num_classes = source.labels, source.num_classes
         self.multi_label, self.num_examples = source.multi_label, len(indices)
         self.labels_in_memory = source.labels_in_memory
+        self.one_file_each = source.one_file_each
         self.location_signature = source.location_signature
         ends = np.searchsorted(indices, np.cumsum([0, *source.shard_lengths]))
         self.shard_lengths = tuple(int(length) for length in np.diff(ends) if length)
@@ -153,6 +154,10 @@ class SubsetSource(DataSource):
     def read_labels(self, indices):
         """See `DataSource.read_labels`."""
         return self._source.read_labels(self._indices[np.asarray(indices, np.int64)])
+
+    def skipped(self):
+        """See `DataSource.skipped`."""
+        return self._source.skipped()
 
     def content_stamp(self):
         """See `DataSource.content_stamp`; that of the whole split."""

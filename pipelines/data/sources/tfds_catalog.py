@@ -1,8 +1,13 @@
 """Finds TFDS data sets by name, with messages for missing ones. Never downloads."""
 
+import atexit
+import functools
 import importlib
+import logging
 import os
 import re
+import shutil
+import tempfile
 from typing import Any
 
 import tensorflow_datasets as tfds
@@ -10,6 +15,8 @@ import tensorflow_datasets as tfds
 from pipelines.errors import DataError, MissingDataError
 from vit_tf.config.near_names import as_question, near_names
 from vit_tf.files import storage
+
+_log = logging.getLogger(__name__)
 
 # Data sets that this project generates -> the module that registers them with TFDS.
 BUILTIN = {"digits": "pipelines.data.builtin.digits", "shapes": "pipelines.data.builtin.shapes"}
@@ -54,10 +61,9 @@ def find_builder(name, data_dir=None):
         _check_readable(data_dir)
 
     try:
-        builder = tfds.builder(name, data_dir=data_dir)
         if builtin:
-            builder.download_and_prepare()
-        return builder
+            return _prepared(name, data_dir)
+        return tfds.builder(name, data_dir=data_dir)
     except tfds.core.DatasetNotFoundError:
         known = sorted({*tfds.list_builders(with_community_datasets=False), *BUILTIN})
         near = [*_as_files(name, data_dir), *near_names(parsed["name"], known)]
@@ -75,6 +81,31 @@ def find_builder(name, data_dir=None):
             f"The data set {name!r} cannot be opened: {error}. With data.data_dir choose a folder "
             f"that can be read and written."
         ) from None
+
+
+def _prepared(name, data_dir):
+    """The builder of a built-in data set, whose files are written if they are missing."""
+    try:
+        builder = tfds.builder(name, data_dir=data_dir)
+        builder.download_and_prepare()
+    except OSError:
+        if data_dir is not None:
+            raise
+        builder = tfds.builder(name, data_dir=_temporary_folder())
+        builder.download_and_prepare()
+    return builder
+
+
+@functools.cache
+def _temporary_folder():
+    """A folder for built-in data sets where that of TFDS cannot be written, as without a HOME."""
+    folder = tempfile.mkdtemp(prefix="vit_tf-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    _log.info(
+        f"{tfds.core.constants.DATA_DIR} cannot be written: preparing built-in data in {folder} "
+        "for this process; TFDS_DATA_DIR or data.data_dir names a folder that keeps them"
+    )
+    return folder
 
 
 def _check_readable(data_dir):

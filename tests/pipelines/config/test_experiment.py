@@ -67,6 +67,7 @@ VALUES = {
     "data.shuffle_window": ("100", 100),
     "data.sharding": ("files", "files"),
     "data.bad_images": ("skip", "skip"),
+    "data.scan": ("headers", "headers"),
     "data.crop": ("random", "random"),
     "data.crop_area": ("0.2,0.9", (0.2, 0.9)),
     "data.crop_resize_to": ("448", 448),

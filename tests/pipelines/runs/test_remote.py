@@ -276,6 +276,7 @@ def test_models_load_from_urls(runs, tmp_path):
 def test_listings_of_data():
     root = "ram://remote/data"
     names = ("train/cat/1.jpg", "train/dog/deep/2.PNG", "test/cat/.hidden.jpg", "test/cat/3.gif")
+    names += ("test/dog/4.gif",)
     for name in names:
         storage.make_folders(f"{root}/{name}".rpartition("/")[0])
         storage.write_object(f"{root}/{name}", lambda file: file.write(b"x"))

@@ -1,5 +1,6 @@
 """Refused by predictions: images before a model is built, models, and code beside a model."""
 
+import json
 import os
 import pathlib
 import re
@@ -11,7 +12,6 @@ import tensorflow as tf
 import custom_ops
 import vit_tf
 from custom_ops import dispatch, library_file, loader
-from pipelines.serving import prediction
 from tests.pipelines import encoded
 from tests.pipelines.process import assert_user_error
 from tests.pipelines.serving.exports import make
@@ -52,15 +52,39 @@ def test_fused_is_refused(models, predict, monkeypatch, no_model):
 
 
 # `tests/vit_tf/images/test_decoding.py` has all kinds of broken files.
+@pytest.mark.parametrize("form", ["npz", "export"])
+def test_unreadable_images_do_not_cost_the_other_answers(models, folder, predict, form):
+    root, images = folder
+    (root / "h_broken.png").write_bytes(encoded.broken()["cut JPEG"])
+    (root / "i_gone.png").symlink_to(root / "none.png")
+    model = ("--model", models[2][form])
+    code, out, err = predict(*model, "--json", "--top=1", root, root / "none.jpg")
+    assert code == 1
+    results = [json.loads(line) for line in out.splitlines()]
+    assert {x["path"] for x in results if "top" in x} == images.keys()
+    errors = {x["path"]: x["error"] for x in results if "error" in x}
+    assert [os.path.basename(path) for path in errors] == ["h_broken.png", "i_gone.png", "none.jpg"]
+    assert f"Cannot decode {root / 'h_broken.png'}" in errors[str(root / "h_broken.png")]
+    *named, last = err.splitlines()
+    assert named == list(errors.values())
+    assert last == f"error: 3 of {len(images) + 3} images have no result; they are named above."
+
+    code, out, err = predict(*model, root / "none.jpg", root / "a.png")
+    assert code == 1 and out.startswith(str(root / "a.png"))
+    assert "There is no image or folder at" in err and "1 of 2 images" in err
+
+
 @pytest.mark.parametrize("name", ["empty", "cut JPEG"])
-def test_unreadable_image(models, tmp_path, folder, predict, no_model, name):
+def test_unreadable_image(models, tmp_path, predict, name):
     path = tmp_path / "broken.png"
     path.write_bytes(encoded.broken()[name])
-    result = predict("--model", models[2]["npz"], folder[0], path)
+    result = predict("--model", models[2]["npz"], path)
     assert_refused(result, f"Cannot decode {path}", "JPEG, PNG, WebP")
+    result = predict("--model", models[2]["npz"], path, path)
+    assert_refused(result, f"Cannot decode {path}", "None of the 2 images")
 
 
-def test_image_that_claims_too_much(models, tmp_path, predict, no_model):
+def test_image_that_claims_too_much(models, tmp_path, predict):
     path = tmp_path / "huge.gif"
     path.write_bytes(encoded.huge()["GIF"])
     assert_refused(predict("--model", models[2]["npz"], path), path, "megapixels")
@@ -73,19 +97,12 @@ def test_paths_without_images(models, tmp_path, predict, no_model):
     (tmp_path / "folder" / "notes.txt").write_text("not an image")
     assert_refused(predict(*model, tmp_path / "folder"), tmp_path / "folder", "no image")
     (tmp_path / "folder" / "gone.png").symlink_to(tmp_path / "none.png")
-    assert_refused(predict(*model, tmp_path / "folder"), "gone.png", "not a file")
+    assert_refused(predict(*model, tmp_path / "folder"), "gone.png", "no image or folder at")
     os.mkfifo(tmp_path / "pipe.png")
     assert_refused(predict(*model, tmp_path / "pipe.png"), "pipe.png", "not a file")
     with open(tmp_path / "big.png", "wb") as file:
         file.truncate(2**28 + 1)
     assert_refused(predict(*model, tmp_path / "big.png"), "big.png", "256 MB")
-
-
-def test_image_that_changes_after_the_check(models, folder, predict, monkeypatch):
-    monkeypatch.setattr(prediction, "_check_image", lambda path: None)
-    path = folder[0] / "a.png"
-    path.write_bytes(b"garbage")
-    assert_refused(predict("--model", models[2]["export"], path), f"Cannot decode {path}")
 
 
 def test_models_that_are_no_classifiers(tmp_path, folder, predict):

@@ -18,6 +18,7 @@ import resource
 import struct
 import sys
 import zipfile
+from unittest import mock
 
 import h5py
 import keras
@@ -220,17 +221,17 @@ def zeros(path):
 LARGER = "describes a larger model than it holds weights for"
 # Kind -> (function that writes it, text in the error). Kinds without a suffix are `.keras` files.
 KINDS = {
-    "wide": (claiming(hidden_size=10**6, heads=1), LARGER),
-    "deep": (claiming(layers=10**5), LARGER),
-    "deep and thin": (claiming(layers=10**5, hidden_size=1, mlp_size=1, heads=1), LARGER),
-    "many classes": (claiming(num_classes=10**9), LARGER),
-    "wide mlp": (claiming(mlp_size=10**8), LARGER),
-    "wide pre-logits": (claiming(representation_size=10**8), LARGER),
-    "many positions": (claiming(image_size=[10**6, 10**6]), LARGER),
-    "endless numbers": (claiming(hidden_size=10**4000, heads=1), "below 2^40"),
+    "wide": (claiming(hidden_size=10**5, heads=1), LARGER),
+    "deep": (claiming(layers=1000), LARGER),
+    "deep and thin": (claiming(layers=1000, hidden_size=1, mlp_size=1, heads=1), LARGER),
+    "many classes": (claiming(num_classes=10**7), LARGER),
+    "wide mlp": (claiming(mlp_size=5 * 10**5), LARGER),
+    "wide pre-logits": (claiming(representation_size=10**5), LARGER),
+    "many positions": (claiming(image_size=[10**4, 10**4]), LARGER),
+    "endless numbers": (claiming(hidden_size=10**4000, heads=1), "from 1 to 131072"),
     "huge images": (
-        claiming(image_size=[10**5, 10**5], position_embedding="none"),
-        "reads images of (100000, 100000)",
+        claiming(image_size=[10**4, 10**4], position_embedding="none"),
+        "reads images of (10000, 10000)",
     ),
     "text for a number": (claiming(hidden_size="12"), "hidden_size must be an int"),
     "nan": (claiming(layer_norm_epsilon=float("nan")), "must be finite"),
@@ -293,14 +294,14 @@ KINDS = {
     "folder named.keras": (os.mkdir, "holds no trained model"),
     "folder/": (os.mkdir, "holds no trained model"),
     "saved_model/": (saved_model, "SavedModel"),
-    "wide run/": (unfinished_run(hidden_size=10**6), LARGER),
-    "deep run/": (unfinished_run(layers=10**5), LARGER),
+    "wide run/": (unfinished_run(hidden_size=10**5), LARGER),
+    "deep run/": (unfinished_run(layers=1000), LARGER),
     "run of huge images/": (
         unfinished_run(image_size=[16000, 16000], position_embedding="none"),
         "reads images of (16000, 16000)",
     ),
-    "wide sidecar.npz": (sidecar(hidden_size=3 * 2**20), "has hidden_size=3145728"),
-    "huge images.npz": (sidecar(image_size=[10**5, 10**5]), "has grid="),
+    "wide sidecar.npz": (sidecar(hidden_size=3 * 2**15), "has hidden_size=98304"),
+    "huge images.npz": (sidecar(image_size=[10**4, 10**4]), "has grid="),
     "zeros.npz": (zeros, "weights, which do not fit into them"),
     "missing.npz": (lambda path: None, "There is no model"),
 }
@@ -340,7 +341,11 @@ def call(command, path):
     sys.argv, stderr = [command, f"--model={path}", *more.get(command, [])], io.StringIO()
     positional = getattr(module, "POSITIONAL", None)
     taken = getattr(module, "SHARED_FLAGS", shared_flags.SHARED_FLAGS)
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(stderr):
+    with (
+        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stderr(stderr),
+        mock.patch.object(frame, "_end", sys.exit),
+    ):
         try:
             frame.run(
                 module.main,

@@ -146,9 +146,9 @@ def test_changed_bytes_never_end_in_anything_but_a_sentence(tmp_path):
 @pytest.mark.parametrize(
     ("section", "field", "value", "message"),
     [
-        ("config", "hidden_size", 3 << 20, "has hidden_size=3145728"),
+        ("config", "hidden_size", 3 << 15, "has hidden_size=98304"),
         ("config", "layers", 400, "has layers=400"),
-        ("config", "image_size", [1 << 20, 1 << 20], "has grid="),
+        ("config", "image_size", [1 << 14, 1 << 14], "has grid="),
         ("preprocessing", "image_size", [8, 8], r"prepares images of \(8, 8\)"),
         ("preprocessing", "labels", 3, "labels"),
     ],

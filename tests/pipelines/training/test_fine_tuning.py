@@ -91,7 +91,7 @@ def test_a_run_goes_on_without_the_file_that_it_began_with(
     (tmp_path / "gone.npz.json").unlink()
     result = finetune(*flags)
     assert result.returncode == 0, result.stderr
-    assert "resuming from step 1" in result.stdout
+    assert "already finished: step 1 is the last one" in result.stdout
     result = finetune(*flags, "--set=model.image_size=96")
     assert_user_error(result, "another configuration (model.image_size: ")
     other = ["--init_from=nowhere", *flags[1:], "--dry_run"]
@@ -261,11 +261,17 @@ def test_the_recipe_for_built_in_data_stays():
     assert chosen == dataclasses.replace(recipe, init_from="shipped") and len(said) == 1
 
 
-def test_the_shipped_model_is_not_trained_on_tiny_photos(photos):
-    chosen, said = choose(f"data.name=folder:{photos}")
+def test_photos_need_a_model_of_photos(photos, tmp_path):
+    """The shipped model knows only digits. A run that began with it goes on."""
+    data = f"data.name=folder:{photos}"
+    with pytest.raises(UserError, match="needs a model of photos .*imagenet21k/ViT-B_16.*shipped"):
+        choose(data)
+    chosen, said = choose(data, "init_from=shipped")
     assert chosen.model.image_size == (64, 64)
     assert chosen.optimizer.name == "sgd"
-    assert "name one of photos with --init_from" in said[1]
+    (tmp_path / "checkpoints" / "step-5").mkdir(parents=True)
+    Workdir(tmp_path).create(chosen)
+    assert choose(data, workdir=tmp_path)[0].model == chosen.model
 
 
 def test_a_recipe_for_photos_keeps_its_settings(initial):

@@ -8,7 +8,7 @@ import vit_tf
 from pipelines.config import Request
 from pipelines.errors import UserError
 from pipelines.training import fine_tuning
-from tests.pipelines.process import assert_user_error
+from tests.pipelines.process import assert_user_error, described
 from tests.pipelines.tiny import tiny_experiment
 from tests.pipelines.training.initial_models import SQUARE, choose
 from tests.vit_tf import tiny
@@ -60,7 +60,7 @@ def test_wrong_sources_are_one_sentence(initial, photos, finetune, tmp_path):
     assert_user_error(finetune(*flags), "Use --set model.classifier=gap.")
     result = finetune(*flags, "--set=model.classifier=gap", "--set=train.epochs=1e2")
     assert result.returncode == 0, result.stderr
-    printed, _ = json.JSONDecoder().raw_decode(result.stdout)
+    _, printed = described(result.stdout)
     assert (printed["train"]["steps"], printed["train"]["epochs"]) == (112, None)
     assert printed["schedule"]["warmup_steps"] == 50
     both = ["--set=train.epochs=3", "--set=train.steps=3"]

@@ -3,12 +3,18 @@
 import itertools
 import json
 import os
+import random
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 
 from pipelines.runs.workdir import Workdir
 from pipelines.training.train import train
-from tests.pipelines.process import run_module
+from tests import fork_server
+from tests.pipelines.process import ROOT, run_module
 from tests.pipelines.tiny import as_flags, assert_same_weights, one_device, tiny_experiment
 from tests.pipelines.training.killed_run import MOMENTS
 
@@ -61,6 +67,72 @@ def test_kills_change_nothing(tmp_path, kills, steps, resumed, patience):
     assert folders[0] == folders[1]
 
 
+# Seconds from the line about the save to the end of the process; Kubernetes gives 30 in all.
+END_WITHIN = 10
+DEVICES = {"one device": ["--strategy=one_device"], "mirrored": ["--logical_cpus=2"]}
+
+
+@pytest.mark.heavy("training")
+@pytest.mark.parametrize(("devices", "stops"), [("one device", 2), ("mirrored", 1)])
+def test_a_stop_on_a_busy_machine_ends_soon_and_changes_nothing(tmp_path, devices, stops):
+    stopped = stop_and_resume(tmp_path, DEVICES[devices], stops, seed=0)
+    assert [code for code, _ in stopped] == [75] * stops
+    assert max(seconds for _, seconds in stopped) < END_WITHIN
+    assert_same_weights(tmp_path / "run", tmp_path / "whole")
+
+
+def stop_and_resume(folder, devices, stops, seed):
+    """Trains once as a whole, and once with SIGTERM at random moments beside busy processes.
+
+    Returns:
+        `(exit code, seconds from the line about the save to the end)` of each stop.
+    """
+    # With the images of several windows in queues, as in a long run.
+    flags = as_flags("train.steps=1500", "train.ema_decay=0.9", "data.shuffle_window=512")
+    command = ["-m", "pipelines.pretrain", *flags, *devices]
+    assert run_module(*command[1:], "--workdir=whole", cwd=folder).returncode == 0
+    moments, results = random.Random(seed), []
+    load = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        for _ in os.sched_getaffinity(0)
+    ]
+    try:
+        while len(results) < stops:
+            results += stopped(command, folder, moments.uniform(0, 2))
+    finally:
+        for process in load:
+            process.kill()
+            process.wait()
+    assert run_module(*command[1:], "--workdir=run", cwd=folder).returncode == 0
+    return results
+
+
+def stopped(command, folder, seconds):
+    """Stops a run some seconds after its first step; [] if it ended before."""
+    log = folder / "stopped.log"
+    with open(log, "w", encoding="utf-8") as file:
+        process = fork_server.Process(
+            "pipelines",
+            [*command, "--workdir=run"],
+            cwd=folder,
+            env=os.environ | {"PYTHONPATH": ROOT},
+            stdout=file.fileno(),
+            stderr=file.fileno(),
+        )
+    while process.poll() is None and "first step took" not in log.read_text():
+        time.sleep(0.05)
+    time.sleep(seconds)
+    process.send_signal(signal.SIGTERM)
+    saved = None
+    while process.poll() is None:
+        if saved is None and ": saved step" in log.read_text():
+            saved = time.monotonic()
+        time.sleep(0.02)
+    if process.returncode == 0:
+        return []
+    return [(process.returncode, time.monotonic() - (saved or time.monotonic()))]
+
+
 def _log(workdir):
     """The lines of metrics.jsonl without values that depend on time."""
     return [
@@ -89,5 +161,5 @@ def test_a_signal_before_there_is_anything_to_save(tmp_path, number, code, funct
     result = run_module(program, number, function, *command, cwd=tmp_path)
     assert result.returncode == code
     if number == "SIGINT":
-        assert result.stderr == "error: Interrupted before there was anything new to save.\n"
+        assert result.stderr == "Interrupted before there was anything new to save.\n"
     assert not (tmp_path / "run" / "config.json").exists()

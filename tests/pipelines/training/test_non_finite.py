@@ -113,7 +113,9 @@ def test_stop_names_layer_variable_step_and_images_and_skip_goes_on(tmp_path, mo
         f"gradient of {variable}. Lower optimizer.learning_rate, lengthen schedule.warmup_steps, "
         "or look at the images. With train.non_finite=skip or rewind the run goes on."
     )
-    assert str(run / "non_finite.jsonl") in str(error.value)
+    assert str(error.value).endswith(
+        f"{run / 'non_finite.jsonl'}. The newest checkpoint in the workdir: step 4."
+    )
     (record,) = records(run)
     ids = ids_of(experiment, BAD)
     source = open_source("digits", experiment.data.train_split)
@@ -146,7 +148,8 @@ def halt(workdir, experiment, loss_and_norm, change=lambda model: None):
     trainer.halt.loss_and_norm.assign(loss_and_norm)
     workdir.mkdir()
     run, action = Workdir(workdir), experiment.train.non_finite
-    policy = non_finite.NonFinitePolicy(action, trainer, store=None, run=run, data=data)
+    store = checkpoints.CheckpointStore(run.checkpoints, None, keep_last=1, keep_every=0)
+    policy = non_finite.NonFinitePolicy(action, trainer, store=store, run=run, data=data)
     return policy.recover(BAD)
 
 

@@ -1,6 +1,5 @@
 """Recipes run: their learning rates, their dry runs without data, and a few steps of each kind."""
 
-import json
 import os
 
 import keras
@@ -17,6 +16,7 @@ from pipelines.tasks.task import task_of
 from pipelines.training.dry_run import dry_run
 from pipelines.training.train import build_trainer
 from pipelines.training.train_data import open_data
+from tests.pipelines.process import described
 from tests.pipelines.tiny import one_device
 from vit_tf.config.variants import get_variant
 
@@ -178,9 +178,8 @@ def test_a_dry_run_needs_neither_data_nor_weights(name, said, monkeypatch, comma
     tfds_features._log_once.cache_clear()  # A test before may have logged the label.
     result = command(module, "--dry_run", f"--experiment={name}")
     assert (result.returncode, result.stderr) == (0, said)
-    config, end = json.JSONDecoder().raw_decode(result.stdout)
+    lines, config = described(result.stdout)
     assert config["train"]["steps"] == RECIPE[name].train.steps
-    lines = result.stdout[end:].strip().splitlines()
     assert lines[0] == f"recipe {name}: {(RECIPES[name].__doc__ or '').splitlines()[0]}"
 
 
@@ -188,7 +187,7 @@ def test_a_dry_run_needs_neither_data_nor_weights(name, said, monkeypatch, comma
 def test_every_recipe_describes_itself(name, tmp_path, capsys):
     recipe = RECIPE[name]
     dry_run(recipe, tmp_path / "run", one_device())
-    lines = capsys.readouterr().out.splitlines()
+    lines, _ = described(capsys.readouterr().out)
     assert f"{recipe.train.steps:,} steps of {recipe.train.batch_size:,} images" in "".join(lines)
     assert any(line.startswith("size: ") for line in lines)
     assert lines[-1].startswith("first batch: none, since the data are not here. ")

@@ -47,8 +47,10 @@ def test_epochs_are_those_of_the_part(finished):
     assert last["step"] == 2 * 40 // 16 == 5 and last["eval_examples"] == 300
     lines = [line[20:] for line in (workdir / "run.log").read_text().splitlines()]
     assert lines[0] == LINE
-    assert lines[1] == "train.epochs=2 with 40 examples in batches of 16: 5 steps"
-    assert "5 steps of 16 images (2 epochs)" in lines[2]
+    assert lines[1].startswith("trains on 40 images of 10 classes from digits/all")
+    assert lines[2].startswith("evaluates on 300 images of 10 classes")
+    assert lines[3] == "train.epochs=2 with 40 examples in batches of 16: 5 steps"
+    assert "5 steps of 16 images (2 epochs)" in lines[4]
     manifest = json.loads((workdir / "manifest.json").read_text())
     expected = {"per_class": 4, "subset_seed": 1, "num_examples": 40}
     assert manifest["data"]["subset"] == expected and manifest["data"]["num_examples"] == 1297

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pipelines.config import Assignments, Request, override
-from pipelines.errors import Interrupted, RunError, UserError
+from pipelines.errors import DataError, Interrupted, RunError, UserError
 from pipelines.runs import checkpoints, progress
 from pipelines.runs.workdir import Workdir
 from pipelines.stored_models import model_source
@@ -19,6 +19,7 @@ from pipelines.tasks.task import task_of
 from pipelines.training import loop
 from pipelines.training.dry_run import dry_run
 from pipelines.training.train import build_trainer, train
+from tests.pipelines import encoded
 from tests.pipelines.tiny import (
     arrays,
     assert_same_weights,
@@ -83,7 +84,9 @@ def test_interrupted_and_resumed_is_bitwise_the_same(finished_run, tmp_path, mon
 def test_a_finished_run_is_left_as_it_is(copy, logged):
     before, last = arrays(copy), Workdir(copy).read_metrics()[-1]
     assert train(EXPERIMENT, copy, one_device()) == last
-    assert "resuming from step 12" in logged.take()
+    assert logged[-1] == (
+        "already finished: step 12 is the last one. --extend with a larger train.steps continues"
+    )
     after = arrays(copy)
     assert all(np.array_equal(before[key], after[key]) for key in before)
 
@@ -100,6 +103,25 @@ def test_changed_data_are_noticed(copy):
     (copy / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(UserError, match="training data of .* have changed: num_examples: 1296 -> "):
         train(EXPERIMENT, copy, one_device())
+
+
+def test_without_a_checkpoint_repaired_data_start_the_run_over(tmp_path, uncompiled):
+    """A run that stopped at a bad image tells to remove it, which changes the data."""
+    jpeg = encoded.encode(encoded.pixels(9, 9), "JPEG")
+    tables = jpeg.index(b"\xff\xc4") + 4
+    bad = jpeg[:tables] + b"\xff" * 40 + jpeg[tables + 40 :]
+    for name in "ab":
+        (tmp_path / "data" / name).mkdir(parents=True)
+        for i in range(10):
+            (tmp_path / "data" / name / f"{i}.jpg").write_bytes(jpeg)
+    (tmp_path / "data" / "a" / "bad.jpg").write_bytes(bad)
+    experiment = tiny_experiment(f"data.name=folder:{tmp_path}/data", "data.eval_split=none")
+    with pytest.raises(DataError, match=r"a/bad.jpg .*cannot be decoded: .*Remove or replace"):
+        train(experiment, tmp_path / "run", one_device())
+    assert Workdir(tmp_path / "run").read_experiment() == experiment
+    (tmp_path / "data" / "a" / "bad.jpg").unlink()
+    assert train(experiment, tmp_path / "run", one_device())["step"] == 12
+    assert Workdir(tmp_path / "run").read_metrics()[0]["step"] == 1
 
 
 def test_a_run_is_made_longer_by_extend_only(copy, monkeypatch, logged, uncompiled):
@@ -145,7 +167,7 @@ def test_a_run_is_made_longer_by_extend_only(copy, monkeypatch, logged, uncompil
     scaled = tiny_experiment(*FINISHED, "train.steps=24", "schedule.warmup_steps=6")
     train(scaled, copy, one_device(), extending("train.steps=24"))
     said = logged.take()
-    assert "rate at" not in said and KEPT in said
+    assert said.startswith("already finished: step 24") and KEPT not in said
     assert Workdir(copy).read_experiment() == longer
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from pipelines.data.sources import files, folders
 from pipelines.data.sources.open import open_source
+from pipelines.data.sources.source import skipped_files
 from pipelines.errors import DataError
 
 
@@ -76,6 +77,15 @@ def test_images_labels_and_ids(tmp_path):
         assert source.describe(place) == f"{path} of folder:{tmp_path}"
 
 
+def test_files_that_are_no_images_are_counted(tmp_path):
+    _write(tmp_path, *(f"{split}/{name}/1.jpg" for split in ("train", "val") for name in "ab"))
+    _write(tmp_path, "train/a/x.TXT", "train/b/deep/y.txt", "train/b/README", "val/a/scan.tif")
+    train = open_source(f"folder:{tmp_path}", "train[:50%]")
+    assert train.skipped() == {"train": {".txt": 2, "without suffix": 1}}
+    both = [train, *(open_source(f"folder:{tmp_path}", x) for x in ("train[50%:]", "val"))]
+    assert skipped_files(both) == {".txt": 2, "without suffix": 1, ".tif": 1}
+
+
 def test_stored_order_is_that_of_a_hash(tmp_path):
     """Repeats the definition: a change would move images between train[:90%] and train[90%:]."""
     paths = [f"{name}/{i}.jpg" for name in "ab" for i in range(10)]
@@ -114,7 +124,7 @@ def test_splits_change_little_when_images_are_added(tmp_path):
 
 def test_a_folder_per_split(tmp_path):
     _write(tmp_path, "Train/cat/1.jpg", "Train/dog/1.jpg", "Train/dog/2.jpg", "val/dog/9.jpg")
-    _write(tmp_path, "val/eel/8.jpg")
+    _write(tmp_path, "val/eel/8.jpg", "test/eel/1.jpg", "test/cat/1.jpg")
     train = open_source(f"folder:{tmp_path}", "Train")
     both = open_source(f"folder:{tmp_path}", "val+Train[1:]")
     # Labels come from the classes of all splits, so they mean the same in each split.
@@ -164,6 +174,21 @@ def test_links(tmp_path):
     ]
     images = source.read(range(8))
     assert images.images[images.ids == 4] == [b"one.jpg"]
+
+
+def test_links_to_folders_that_contain_them_are_not_followed(tmp_path, logged):
+    """Their images would count as those of the class that the link is in."""
+    elsewhere, root = tmp_path / "elsewhere", tmp_path / "root"
+    _write(root, "train/a/1.jpg", "train/a/deep/2.jpg", "train/b/1.jpg")
+    _write(elsewhere, "3.jpg")
+    (root / "train" / "a" / "deep" / "all").symlink_to(root)
+    (root / "train" / "a" / "above").symlink_to(tmp_path)
+    (root / "train" / "b" / "others").symlink_to(elsewhere)
+    (elsewhere / "back").symlink_to(root / "train")
+    source = open_source(f"folder:{root}/train", "train")
+    contents = ["3.jpg", "train/a/1.jpg", "train/a/deep/2.jpg", "train/b/1.jpg"]
+    assert sorted(_everything(source)) == contents
+    assert len(logged) == 1 and "3 links to folders that contain them are not followed" in logged[0]
 
 
 def test_files_that_cannot_be_read(tmp_path, monkeypatch):
@@ -254,10 +279,22 @@ def _message(path, split="train"):
         (["cat/1.jpg"], "train", ["one class, 'cat'", "at least two"]),
         (["a/1.tiff", "b/2.txt"], "train", ["a has no image", "1.tiff", ".webp"]),
         (["a/1.jpg", "b/x.heic"], "train", ["b has no image", "x.heic"]),
-        (["a/.x.jpg", "b/.y.jpg"], "train", ["There are no images"]),
+        (["a/.x.jpg", "b/.y.jpg"], "train", ["a has no image"]),
         (["a/1.jpg", "b/1.jpg"], "test", ["no split 'test'", "train (2)"]),
         (["a/1.jpg", "b/1.jpg"], "train[:10%]", ["empty"]),
-        (["train/a/1.jpg", "val/b/1.jpg"], "dev", ["train (1), val (1)"]),
+        (["a/1.jpg", "b/.keep"], "train", ["b has no image. Expected .jpg", "Add images"]),
+        (["flower/1.jpg", "Flower/1.jpg"], "train", ["'Flower' and 'flower'", "one name"]),
+        (["train/a/1.jpg", "train/b/1.jpg", "val/A/1.jpg"], "train", ["'A' and 'a'"]),
+        (
+            [*(f"{split}/a/1.jpg" for split in ("train", "val", "test")), "test/b/1.jpg"],
+            "train",
+            ["'b'", "is in test and in no other split", "to train, val", "move test/b away"],
+        ),
+        (
+            [f"{split}/{name}/1.jpg" for split in ("train", "val") for name in "ab"],
+            "dev",
+            ["train (2), val (2)"],
+        ),
         (["train/a/1.jpg", "val/b/1.jpg", "c/1.jpg"], "train", ["mixes", "train, val", "(c)"]),
     ],
 )

@@ -88,14 +88,14 @@ def test_command(make_tfrecords, tmp_path, digits):
 
 
 def test_command_writes_the_splits_that_there_are(make_tfrecords, tmp_path):
-    for name in ("train/a/1", "train/b/1", "train/b/2", "val/a/1"):
+    for name in ("train/a/1", "train/b/1", "train/b/2", "val/a/1", "val/b/1"):
         path = tmp_path / "images" / f"{name}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(PNG)
     arguments = ["--set", "data.name=folder:images"]
     code, out, err = make_tfrecords("--output", "both", *arguments)
     assert (code, err) == (0, "")
-    assert "wrote both (train 3, val 1 examples" in out
+    assert "wrote both (train 3, val 2 examples" in out
     assert split_names(f"tfrecord:{tmp_path}/both") == ("train", "val")
     # Also for a folder without split folders; with eval_split=none only the training split is
     # written.

@@ -1,0 +1,131 @@
+"""Checks every image of a data set: decodes all, and finds equal files and images on their side."""
+
+import collections
+import hashlib
+
+import numpy as np
+import tensorflow as tf
+
+from pipelines.data.bad_images import find_bad_images
+from pipelines.data.decoding import map_ignoring_errors
+from pipelines.data.exif import orientation
+from pipelines.data.progress_lines import ProgressLines
+from pipelines.data.sources.source import skipped_files
+from vit_tf.images.decoding import decode_image
+
+# Encoded images in memory at a time.
+_ROWS = 128
+# Lines of one kind that the text shows; JSON has all.
+_MOST_LINES = 20
+
+
+def check(sources) -> dict:
+    """Reads and decodes every image of some splits.
+
+    Args:
+        sources: `DataSource`s of one data set; the first is that of training.
+
+    Returns:
+        Dict that JSON can hold. splits: for each source its name, number of images, images of each
+        class by name (an example with several labels counts for each), and the smallest, median and
+        largest shorter side of the images in pixels. unreadable: name and reason. sideways: names
+        of JPEGs whose EXIF orientation is not 1. equal: groups of files with the same bytes, each
+        with names, classes and splits. skipped: the number of files that are no images, by suffix.
+
+    Raises:
+        DataError: if the files cannot be read.
+    """
+    report = {"splits": [], "unreadable": [], "sideways": []}
+    twins = collections.defaultdict(list)
+    for source in sources:
+        counts, sides = collections.Counter(), []
+        progress = ProgressLines(f"decoding {source}", source.num_examples)
+        for start in range(0, source.num_examples, _ROWS):
+            indices = np.arange(start, min(start + _ROWS, source.num_examples))
+            images, labels, ids = source.read(indices)
+            shapes, valid = (x.numpy() for x in _sizes(tf.constant(images)))
+            names = [_name(source, example_id) for example_id in ids]
+            sides += shapes[valid].min(axis=1).tolist()
+            for bad in find_bad_images(source, indices[~valid], are_known=True):
+                name = _name(source, bad.id)
+                report["unreadable"].append({"name": name, "reason": bad.reason})
+            for name, image, label in zip(names, images, labels, strict=True):
+                classes = [source.labels[each] for each in np.atleast_1d(label)]
+                counts.update(classes)
+                if orientation(image) != 1:
+                    report["sideways"].append(name)
+                if image:
+                    digest = hashlib.blake2b(image, digest_size=16).digest()
+                    twins[digest].append((name, classes, source.split))
+            progress.show(int(indices[-1]) + 1)
+        report["splits"].append(_split(source, counts, sides))
+    report["equal"] = [
+        dict(zip(("names", "classes", "splits"), map(list, zip(*group, strict=True)), strict=True))
+        for group in twins.values()
+        if len({name for name, *_ in group}) > 1
+    ]
+    report["skipped"] = skipped_files(sources)
+    return report
+
+
+@tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
+def _sizes(images):
+    """Height and width of encoded images, int32 `[n, 2]`, and whether they can be decoded."""
+    tried = map_ignoring_errors(
+        lambda image: tf.shape(decode_image(image))[:2], images, [2], tf.data.AUTOTUNE
+    )
+    return tried.get_single_element()
+
+
+def _name(source, example_id):
+    """The name of an example; the report names the data set once."""
+    return source.describe(int(example_id)).removesuffix(f" of {source.name}")
+
+
+def _split(source, counts, sides):
+    smallest, median, largest = np.percentile(sides, [0, 50, 100]).tolist() if sides else [0] * 3
+    return {
+        "split": str(source),
+        "images": source.num_examples,
+        "classes": {label: counts[label] for label in source.labels},
+        "shorter_side": {"smallest": smallest, "median": median, "largest": largest},
+    }
+
+
+def format_check(report) -> str:
+    """Returns the result of `check` as text."""
+    lines = []
+    for split in report["splits"]:
+        sizes = sorted(split["classes"].items(), key=lambda item: -item[1])
+        side = split["shorter_side"]
+        lines += [
+            f"{split['split']}: {split['images']:,} images of {len(sizes):,} classes",
+            f"  shorter side: {side['smallest']:,.0f} to {side['largest']:,.0f} pixels, median "
+            f"{side['median']:,.0f}",
+            *_shown([f"{name}: {count:,}" for name, count in sizes]),
+        ]
+    unreadable = [f"{bad['name']}: {bad['reason']}" for bad in report["unreadable"]]
+    lines += _part("images that cannot be decoded", unreadable)
+    lines += _part("images with an EXIF orientation, which is not applied", report["sideways"])
+    lines += _part("groups of equal files", [_equal(group) for group in report["equal"]])
+    if report["skipped"]:
+        lines.append("files that are not read:")
+        lines += [f"  {end}: {count:,}" for end, count in report["skipped"].items()]
+    return "\n".join(lines)
+
+
+def _equal(group):
+    classes = {tuple(names) for names in group["classes"]}
+    notes = ["different classes"] * (len(classes) > 1)
+    notes += ["different splits"] * (len(set(group["splits"])) > 1)
+    return " = ".join(group["names"]) + f" ({', '.join(notes)})" * bool(notes)
+
+
+def _part(heading, found):
+    return [f"{heading}: {len(found):,}", *_shown(sorted(found))]
+
+
+def _shown(lines):
+    shown = [f"  {line}" for line in lines[:_MOST_LINES]]
+    left = len(lines) - len(shown)
+    return shown + [f"  and {left:,} more; --json has all"] * bool(left)

@@ -1,0 +1,125 @@
+"""Finds files that cannot be decoded by their first and last bytes (`data.scan`).
+
+A file is decoded only if these bytes are not those of a whole image: a scan reads 2 kB of each good
+file, and every file that it names cannot be decoded. A file that is damaged in the middle is not
+found; `pipelines.batch --check` decodes all of them.
+"""
+
+import logging
+import os
+from concurrent import futures
+
+import numpy as np
+
+from pipelines.data.bad_images import BadImage
+from pipelines.data.decoding import decode_error
+from pipelines.data.progress_lines import ProgressLines
+from pipelines.data.sources.files import MAX_FILE_BYTES
+from pipelines.data.sources.source import READERS, ROWS_PER_READ
+from pipelines.errors import DataError
+from vit_tf.files import storage
+
+_log = logging.getLogger(__name__)
+
+# `data.scan=auto` scans at most this many files.
+_MOST_FILES = 100_000
+_END_BYTES = 1024
+# Files that the log names.
+_MOST_NAMED = 100
+
+
+def scan(sources, mode, is_skipping) -> str | None:
+    """Scans the files of a run before its first step.
+
+    Args:
+        sources: `DataSource`s. Only files on local disks are scanned.
+        mode: `data.scan`.
+        is_skipping: whether images that cannot be decoded are left out; else they are an error.
+
+    Returns:
+        A sentence about the result; None if there is nothing to scan.
+
+    Raises:
+        DataError: if files cannot be decoded, after naming them in the log.
+    """
+    sources = [source for source in sources if _has_local_files(source)]
+    total = sum(source.num_examples for source in sources)
+    if not total or mode == "none":
+        return None
+    if mode == "auto" and total > _MOST_FILES:
+        return (
+            f"the {total:,} files are not scanned; data.scan=headers does it, and `python -m "
+            "pipelines.batch --check` decodes them"
+        )
+    bad = {found.name: found.reason for source in sources for found in find_bad_files(source)}
+    if not bad:
+        return f"the first and last bytes of all {total:,} files are those of whole images"
+    if is_skipping:
+        return f"{len(bad):,} of {total:,} files cannot be decoded and are left out"
+    for name, reason in list(bad.items())[:_MOST_NAMED]:
+        _log.info(f"cannot be decoded: {name}: {reason}")
+    named = "" if len(bad) <= _MOST_NAMED else f", of which the first {_MOST_NAMED} are"
+    raise DataError(
+        f"{len(bad):,} of {total:,} files cannot be decoded{named or ','} named above. Remove or "
+        "replace them, or leave them out: --set data.bad_images=skip."
+    )
+
+
+def find_bad_files(source):
+    """Yields a `BadImage` for each file of a `DataSource` that a scan finds; each file once."""
+    seen, total = set(), source.num_examples
+    progress = ProgressLines(f"scanning the files of {source}", total)
+    with futures.ThreadPoolExecutor(READERS) as readers:
+        for start in range(0, total, ROWS_PER_READ):
+            indices = np.arange(start, min(start + ROWS_PER_READ, total))
+            ids = source.ids(indices)
+            paths = source.locate(indices)["path"]
+            for index, example_id, reason in zip(
+                indices, ids, readers.map(_reason, paths), strict=True
+            ):
+                if reason and example_id not in seen:
+                    seen.add(example_id)
+                    name = source.describe(int(example_id))
+                    yield BadImage(int(index), int(example_id), name, reason)
+            progress.show(int(indices[-1]) + 1)
+
+
+def _has_local_files(source):
+    return source.one_file_each and not storage.is_url(
+        os.fsdecode(source.locate(np.arange(1))["path"][0])
+    )
+
+
+def _reason(path):
+    """Why a file cannot be decoded; None if it can, as far as its ends show."""
+    if not path:
+        return decode_error(b"")
+    if storage.is_url(os.fsdecode(path)):  # In a list of local files.
+        return None
+    try:
+        with open(path, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _END_BYTES))
+            end = file.read(_END_BYTES)
+            file.seek(0)
+            if _is_whole(file.read(_END_BYTES), end, size):
+                return None
+            file.seek(0)
+            return decode_error(file.read(MAX_FILE_BYTES))
+    except OSError as error:
+        return error.strerror
+
+
+def _is_whole(start, end, size):
+    """Whether the ends of a file are those of a whole image."""
+    if start.startswith(b"\xff\xd8\xff"):
+        return b"\xff\xd9" in end  # Some cameras write more after the image.
+    if start.startswith(b"\x89PNG\r\n\x1a\n"):
+        return b"IEND" in end
+    if start.startswith((b"GIF87a", b"GIF89a")):
+        return end.rstrip(b"\0").endswith(b";")
+    if start.startswith(b"RIFF") and start[8:12] == b"WEBP":
+        return int.from_bytes(start[4:8], "little") + 8 <= size
+    if start.startswith(b"BM"):
+        return int.from_bytes(start[2:6], "little") <= size
+    return False

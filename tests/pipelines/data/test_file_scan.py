@@ -1,0 +1,144 @@
+"""The search for files that cannot be decoded, and the check of all images."""
+
+import io
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from pipelines.data import file_scan
+from pipelines.data.check import check, format_check
+from pipelines.data.exif import orientation
+from pipelines.data.sources.open import open_source
+from pipelines.errors import DataError
+from tests.pipelines import encoded
+
+JPEG = encoded.encode(encoded.pixels(40, 30), "JPEG")
+BAD = {
+    "a/empty.jpg": b"",
+    "a/page.jpg": b"<html>404</html>",
+    "b/cut.jpg": JPEG[:-200],
+    "b/cut.png": encoded.encode(encoded.pixels(9, 9), "PNG")[:-30],
+    "b/phone.jpg": b"\0\0\0\x18ftypheic" + bytes(99),
+    "b/scan.jpg": encoded.encode(encoded.pixels(9, 9), "TIFF"),
+}
+
+
+def turned(value, **options):
+    exif = Image.Exif()
+    exif[0x0112] = value
+    return encoded.encode(encoded.pixels(8, 12, seed=value), "JPEG", exif=exif, **options)
+
+
+def write(root, contents):
+    for name, content in contents.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(content)
+    return f"folder:{root}"
+
+
+@pytest.fixture
+def whole():
+    """Name -> bytes of whole images; cameras write a preview or zeros after some of them."""
+    found = {f"a/{i}.jpg": data for i, (data, _) in enumerate(encoded.every_format())}
+    return found | {"b/after.jpg": JPEG + bytes(300), "b/exif.jpg": turned(6)}
+
+
+def test_files_of_every_format_are_whole(tmp_path, whole, monkeypatch):
+    """The ends decide: nothing is decoded."""
+    source = open_source(write(tmp_path, whole), "train")
+    monkeypatch.setattr(file_scan, "decode_error", lambda data: pytest.fail("decoded"))
+    assert list(file_scan.find_bad_files(source)) == []
+    assert "all 9 files are those of whole images" in file_scan.scan([source], "auto", False)
+
+
+def test_every_bad_file_is_named_at_once(tmp_path, whole, logged):
+    source = open_source(write(tmp_path, whole | BAD), "train")
+    with pytest.raises(DataError, match="6 of 15 files cannot be decoded, named above.*skip"):
+        file_scan.scan([source], "headers", False)
+    named = dict(line.removeprefix("cannot be decoded: ").split(": ", 1) for line in logged)
+    assert {name.split(" of ")[0] for name in named} == BAD.keys()
+    reasons = {name.split(" of ")[0]: reason for name, reason in named.items()}
+    assert "a HEIC file; convert it" in reasons["b/phone.jpg"]
+    assert "a TIFF file; convert it" in reasons["b/scan.jpg"]
+    assert "6 of 15 files cannot be decoded and are left out" in (
+        file_scan.scan([source], "headers", True)
+    )
+
+
+def test_a_file_is_named_only_if_it_cannot_be_decoded(tmp_path):
+    """A GIF may end without its last byte, since only the first frame is read."""
+    frames = [Image.fromarray(encoded.pixels(9, 9, seed)).convert("P") for seed in (0, 1)]
+    gif = io.BytesIO()
+    frames[0].save(gif, "GIF", save_all=True, append_images=frames[1:])
+    contents = {"a/1.gif": gif.getvalue()[:-50], "b/1.jpg": JPEG}
+    source = open_source(write(tmp_path, contents), "train")
+    assert list(file_scan.find_bad_files(source)) == []
+
+
+def test_large_folders_and_other_sources_are_not_scanned(tmp_path, monkeypatch):
+    source = open_source(write(tmp_path, {"a/1.jpg": b"", "b/1.jpg": JPEG}), "train")
+    monkeypatch.setattr(file_scan, "_MOST_FILES", 1)
+    assert "2 files are not scanned; data.scan=headers" in file_scan.scan([source], "auto", False)
+    assert file_scan.scan([source], "none", False) is None
+    with pytest.raises(DataError, match="1 of 2 files"):
+        file_scan.scan([source], "headers", False)
+    assert file_scan.scan([open_source("digits", "test")], "headers", False) is None
+
+
+@pytest.mark.parametrize("value", range(1, 9))
+def test_the_orientation_is_that_of_pillow(value):
+    exif = Image.Exif()
+    exif[0x010F], exif[0x0112] = "maker", value
+    exif.endian = "<" if value % 2 else ">"
+    data = encoded.encode(encoded.pixels(8, 12), "JPEG", exif=exif)
+    assert Image.open(io.BytesIO(data)).getexif()[0x0112] == orientation(data) == value
+
+
+def test_hostile_exif():
+    rng = np.random.default_rng(0)
+    data = bytearray(turned(6))
+    assert orientation(b"") == orientation(b"\xff\xd8") == orientation(b"\xff\xd8\xff\xe1") == 1
+    for _ in range(300):
+        changed = bytearray(data)
+        for place in rng.integers(2, 60, 3):
+            changed[place] = rng.integers(256)
+        assert 1 <= orientation(bytes(changed)) <= 8
+
+
+def test_the_check_of_all_images(tmp_path, whole):
+    tables = JPEG.index(b"\xff\xc4") + 4
+    middle = JPEG[:tables] + b"\xff" * 40 + JPEG[tables + 40 :]  # A scan does not find it.
+    contents = {f"train/{name}": data for name, data in (whole | BAD).items()}
+    contents |= {
+        "val/a/1.jpg": JPEG,
+        "val/a/2.jpg": middle,
+        "val/b/3.jpg": JPEG,
+        "val/b/x.txt": b"",
+    }
+    contents |= {"train/a/same.jpg": JPEG}
+    name = write(tmp_path, contents)
+    train, val = (open_source(name, split) for split in ("train", "val"))
+    report = check([train, val])
+    assert json.loads(json.dumps(report)) == report
+    assert [split["images"] for split in report["splits"]] == [16, 3]
+    assert report["splits"][0]["classes"] == {"a": 10, "b": 6}
+    sides = report["splits"][0]["shorter_side"]
+    assert (sides["smallest"], sides["largest"]) == (5, 30)
+    names = {bad["name"] for bad in report["unreadable"]}
+    assert names == {f"train/{x}" for x in BAD} | {"val/a/2.jpg"}
+    assert report["sideways"] == ["train/b/exif.jpg"]
+    [group] = report["equal"]
+    assert sorted(group["names"]) == ["train/a/same.jpg", "val/a/1.jpg", "val/b/3.jpg"]
+    assert report["skipped"] == {".txt": 1}
+    text = format_check(report)
+    for line in (
+        "images that cannot be decoded: 7",
+        "  train/a/empty.jpg: it is empty, too large or cannot be opened",
+        "images with an EXIF orientation, which is not applied: 1",
+        "groups of equal files: 1",
+        "(different classes, different splits)",
+        "  .txt: 1",
+    ):
+        assert line in text
