@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from vit_tf.config import AxialResNetConfig, ResNetConfig, StemConfig, ViTConfig
     from vit_tf.create import create_model, list_models
     from vit_tf.features import feature_model
+    from vit_tf.loaded import LoadedModel, load
     from vit_tf.packing import pack_model
     from vit_tf.preprocessing import Classes, Preprocessing
     from vit_tf.pretrained.records import list_weights
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AxialResNetConfig",
     "Classes",
+    "LoadedModel",
     "Preprocessing",
     "ResNetConfig",
     "StemConfig",
@@ -36,6 +38,7 @@ __all__ = [
     "layers",
     "list_models",
     "list_weights",
+    "load",
     "load_npz",
     "load_safetensors",
     "models",
@@ -54,6 +57,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 _MODULES = {
     "AxialResNetConfig": "vit_tf.config",
     "Classes": "vit_tf.preprocessing",
+    "LoadedModel": "vit_tf.loaded",
     "Preprocessing": "vit_tf.preprocessing",
     "ResNetConfig": "vit_tf.config",
     "StemConfig": "vit_tf.config",
@@ -62,6 +66,7 @@ _MODULES = {
     "feature_model": "vit_tf.features",
     "list_models": "vit_tf.create",
     "list_weights": "vit_tf.pretrained.records",
+    "load": "vit_tf.loaded",
     "load_npz": "vit_tf.weights",
     "load_safetensors": "vit_tf.weights",
     "pack_model": "vit_tf.packing",

@@ -1,11 +1,24 @@
 """Computes the costs of a model from its configuration alone, without building the model.
 
+All functions take a name of `vit_tf.list_models`, a configuration or a built model; of a
+`MaskedPatchModel` the encoder counts.
+
 `T` tokens, `D` width, `h` heads. MAC: one multiply-accumulate, two FLOPs.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from vit_tf.analysis.layer_costs import FLOAT32, Cost
 from vit_tf.config import ModelConfig
+from vit_tf.config.variants import get_variant
 from vit_tf.families import family_of
+
+if TYPE_CHECKING:
+    import keras
+
+    Model = str | ModelConfig | keras.Model
 
 # Bytes of a number.
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -14,27 +27,27 @@ _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _TRAINING_BYTES = {"sgd": 8, "adamw": 12}
 
 
-def parameters(config: ModelConfig) -> int:
+def parameters(model: Model) -> int:
     """Number of parameters of a model; moving averages of BatchNorm are not parameters."""
-    return _total(config).parameters
+    return _total(model).parameters
 
 
-def arrays(config: ModelConfig) -> int:
+def arrays(model: Model) -> int:
     """Number of weight arrays of a model."""
-    return _total(config).arrays
+    return _total(model).arrays
 
 
-def macs(config: ModelConfig) -> int:
+def macs(model: Model) -> int:
     """Multiply-accumulates of the forward pass of one image (docs/paper.md L.1).
 
     Counts convolutions (padded zeros included), dense layers and both products of attention.
     Norms, softmax, GELU, pooling by mean or maximum, biases and the standardization of kernels are
     not counted: well under 1 % of ViT-B/16.
     """
-    return _total(config).macs
+    return _total(model).macs
 
 
-def macs_by_part(config: ModelConfig) -> dict[str, int]:
+def macs_by_part(model: Model) -> dict[str, int]:
     """The terms of `macs`, by part of the model.
 
     The parts of a ViT are "stem", "embedding", "projections" (q, k, v and output of all blocks),
@@ -42,43 +55,43 @@ def macs_by_part(config: ModelConfig) -> dict[str, int]:
     attention), "pre_logits" and "head"; of a residual network "root", "stage1" and so on, and
     "head". Parts without MACs are left out.
     """
-    return {name: cost.macs for name, cost in _costs(config).items() if cost.macs}
+    return {name: cost.macs for name, cost in _costs(model).items() if cost.macs}
 
 
-def training_macs(config: ModelConfig) -> int:
+def training_macs(model: Model) -> int:
     """Multiply-accumulates of a training step for one image.
 
     The backward pass has twice those of the forward pass; with `recompute="blocks"`, also those of
     the blocks again, except the second layer of each MLP, whose result no gradient reads.
     """
-    total = _total(config)
+    total = _total(model)
     return 3 * total.macs + total.again
 
 
-def exaflops(config: ModelConfig, epochs: float, images: int) -> float:
+def exaflops(model: Model, epochs: float, images: int) -> float:
     """Compute of training, in 1e18 floating-point operations (docs/paper.md L.3; table 6).
 
     Counts two FLOPs per MAC of `training_macs`. Evaluation, augmentation and everything else are
     not counted. The paper's JFT has 303e6 images.
 
     Args:
-        config: configuration of the model; `image_size` is the size of the training images.
+        model: its `image_size` is the size of the training images.
         epochs: passes over the images.
         images: number of images.
     """
-    return 2 * training_macs(config) * epochs * images / 1e18
+    return 2 * training_macs(model) * epochs * images / 1e18
 
 
-def weight_bytes(config: ModelConfig) -> int:
+def weight_bytes(model: Model) -> int:
     """Memory of the parameters in bytes; they are float32 under mixed policies too.
 
     The moving averages of BatchNorm are not counted.
     """
-    return FLOAT32 * parameters(config)
+    return FLOAT32 * parameters(model)
 
 
 def training_bytes(
-    config: ModelConfig,
+    model: Model,
     optimizer: str = "adamw",
     ema: bool = False,
     momentum_dtype: str = "float32",
@@ -91,7 +104,7 @@ def training_bytes(
     gradient accumulation or an all-reduce.
 
     Args:
-        config: configuration of the model.
+        model: a name, a configuration or a built model.
         optimizer: "sgd" (with momentum) or "adamw".
         ema: whether an exponential moving average of the weights is kept.
         momentum_dtype: of sgd's velocity or adamw's mean of the gradients, "float32" or "bfloat16".
@@ -108,11 +121,11 @@ def training_bytes(
             f"momentum_dtype must be float32 or bfloat16. Received: {momentum_dtype!r}."
         )
     momentum = _bytes_of(momentum_dtype)
-    return (_TRAINING_BYTES[optimizer] + momentum + FLOAT32 * bool(ema)) * parameters(config)
+    return (_TRAINING_BYTES[optimizer] + momentum + FLOAT32 * bool(ema)) * parameters(model)
 
 
 def activation_bytes(
-    config: ModelConfig, batch: int, dtype="float32", training: bool = True, compiled: bool = True
+    model: Model, batch: int, dtype="float32", training: bool = True, compiled: bool = True
 ) -> int:
     """Memory of the activations of a batch.
 
@@ -131,7 +144,7 @@ def activation_bytes(
     Weights, and their copies in `dtype` or after standardization, are not counted.
 
     Args:
-        config: configuration of the model.
+        model: a name, a configuration or a built model.
         batch: images on one device.
         dtype: "float32", "bfloat16" or "float16", also with "mixed_" before it.
         training: whether gradients are computed.
@@ -145,7 +158,7 @@ def activation_bytes(
     Raises:
         ValueError: if `dtype` is another name.
     """
-    total = _total(config, _bytes_of(dtype), compiled)
+    total = _total(model, _bytes_of(dtype), compiled)
     return batch * (total.kept if training else total.live)
 
 
@@ -156,10 +169,22 @@ def _bytes_of(dtype):
     return size
 
 
-def _total(config, size=FLOAT32, compiled=True) -> Cost:
-    return sum(_costs(config, size, compiled).values(), Cost())
+def _total(model, size=FLOAT32, compiled=True) -> Cost:
+    return sum(_costs(model, size, compiled).values(), Cost())
 
 
-def _costs(config, size=FLOAT32, compiled=True) -> dict[str, Cost]:
+def _costs(model, size=FLOAT32, compiled=True) -> dict[str, Cost]:
     """Costs of one image by part; an activation has `size` bytes."""
+    config = _config_of(model)
     return family_of(config).cost(config, size, compiled)
+
+
+def _config_of(model) -> ModelConfig:
+    """The configuration of a name, a configuration or a built model."""
+    config = get_variant(model) if isinstance(model, str) else getattr(model, "config", model)
+    if not isinstance(config, ModelConfig):
+        raise ValueError(
+            "Expected a name such as 'ViT-B/16', a configuration or a model of vit_tf. Received: "
+            f"{model!r}."
+        )
+    return config

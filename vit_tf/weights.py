@@ -13,10 +13,12 @@ import numpy as np
 from vit_tf.checkpoints import loading
 from vit_tf.checkpoints.input_range import for_range
 from vit_tf.checkpoints.loading import LoadReport
+from vit_tf.checkpoints.pickles import refuse_pickle
 from vit_tf.checkpoints.published.checkpoint import PublishedCheckpoint, as_released
 from vit_tf.checkpoints.published.model_rules import ModelWeights
 from vit_tf.checkpoints.rule import Rule
-from vit_tf.checkpoints.safetensors.checkpoint import SafetensorsCheckpoint
+from vit_tf.checkpoints.run_folder import is_run_folder
+from vit_tf.checkpoints.safetensors.checkpoint import SafetensorsCheckpoint, is_safetensors_folder
 from vit_tf.checkpoints.safetensors.writing import write_checkpoint
 from vit_tf.checkpoints.sidecar import write_sidecar
 from vit_tf.config import ModelConfig
@@ -84,9 +86,21 @@ def open_checkpoint(path) -> PublishedCheckpoint | SafetensorsCheckpoint:
         An open checkpoint; `vit_tf.checkpoints` lists its attributes.
 
     Raises:
-        ValueError: if the file is damaged, or does not hold a model that vit_tf supports.
+        ValueError: if the file is damaged, or does not hold a model that vit_tf supports, or
+            `vit_tf.load` reads it: a `.keras` file or the folder of a run.
         FileNotFoundError: if there is no such file.
     """
+    if not is_safetensors_folder(path):
+        refuse_pickle(path)
+    if is_run_folder(path):
+        kind = "the folder of a run"
+    else:
+        kind = "a Keras file" if os.fspath(path).endswith(".keras") else None
+    if kind:
+        raise ValueError(
+            f"{path} is {kind}. vit_tf.load({os.fspath(path)!r}).model is the model in it, and "
+            "vit_tf.save_npz writes that as a file of weights."
+        )
     if storage.is_folder(path) or os.fspath(path).endswith(".safetensors"):
         return _open_safetensors(path)
     return _open_published(path)

@@ -3,9 +3,15 @@
 import shlex
 
 from vit_tf.config.near_names import as_question, near_names
+from vit_tf.config.other_keywords import FIELDS
 
 # Names in other projects -> config path. The last name of a path needs no entry.
 _PATHS = {
+    # The data set decides the number of classes.
+    name: f"model.{field}"
+    for name, field in FIELDS.items()
+    if field != "num_classes"
+} | {
     "accum_steps": "train.accumulate_steps",
     "amp": "model.dtype",
     "arch": "model.name",
@@ -16,13 +22,9 @@ _PATHS = {
     "data_path": "data.name",
     "dataset": "data.name",
     "dataset_name": "data.name",
-    "drop_path": "model.stochastic_depth",
-    "drop_path_rate": "model.stochastic_depth",
     "ema": "train.ema_decay",
     "grad_clip": "optimizer.clip_norm",
     "gradient_accumulation_steps": "train.accumulate_steps",
-    "img_size": "model.image_size",
-    "input_size": "model.image_size",
     "iterations": "train.steps",
     "lr": "optimizer.learning_rate",
     "lr_scheduler": "schedule.decay",
@@ -38,7 +40,6 @@ _PATHS = {
     "optimizer": "optimizer.name",
     "precision": "model.dtype",
     "pretrained": "init_from",
-    "resolution": "model.image_size",
     "save_steps": "train.checkpoint_every",
     "scheduler": "schedule.decay",
     "smoothing": "train.label_smoothing",

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from pipelines.errors import first_line
 from vit_tf.images.decoding import decode_image
+from vit_tf.images.image_file import foreign_format
 
 
 def decode_error(image_bytes):
@@ -17,19 +18,8 @@ def decode_error(image_bytes):
     try:
         decode_image(tf.constant(image_bytes))
     except tf.errors.OpError as error:
-        return _foreign_format(image_bytes) or first_line(error)
+        return foreign_format(image_bytes) or first_line(error)
     return None
-
-
-def _foreign_format(image_bytes):
-    """The reason for a format that cameras and scanners write and that is not read here."""
-    if image_bytes[4:8] == b"ftyp":
-        name = "AVIF" if image_bytes[8:12] in (b"avif", b"avis") else "HEIC"
-    elif image_bytes[:4] in (b"II*\0", b"MM\0*"):
-        name = "TIFF"
-    else:
-        return None
-    return f"it is a {name} file; convert it to JPEG or PNG"
 
 
 @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)

@@ -16,13 +16,12 @@ from pipelines.stored_models import model_source
 from pipelines.stored_models.exported import SIGNATURE, find_exported, open_classifier
 from pipelines.stored_models.stored_model import AS_TRAINED
 from vit_tf.files import storage
-from vit_tf.images.decoding import FORMATS, MAX_PIXELS, SUFFIXES
+from vit_tf.images import image_file
+from vit_tf.images.decoding import SUFFIXES
 
 _log = logging.getLogger(__name__)
 
 BATCH_SIZE = 32
-# Larger than any photo. A file is read into memory as a whole.
-_MAX_BYTES = 2**28
 # Progress is printed for more images than this.
 _MAX_WITHOUT_PROGRESS = 100
 _NUM_EXAMPLES = 5
@@ -144,11 +143,7 @@ def _unusable(path):
     """Why a path is not a file that can be an image; "" if it may be one."""
     if not storage.exists(path):
         return f"There is no image or folder at {path}."
-    if not storage.is_file(path):  # A pipe or device can be endless.
-        return f"{path} is not a file."
-    if storage.size_and_time(path)[0] > _MAX_BYTES:
-        return f"{path} has more than {_MAX_BYTES // 2**20} MB, too much for an image."
-    return ""
+    return image_file.unusable(path)
 
 
 def _read(image):
@@ -156,17 +151,14 @@ def _read(image):
     if image.error:
         return image
     try:
-        return image._replace(content=storage.read(image.path, _MAX_BYTES))
-    except OSError as error:
-        return image._replace(error=f"Cannot read {image.path}: {error.strerror}.")
+        return image._replace(content=image_file.read_bytes(image.path))
+    except ValueError as error:
+        return image._replace(error=str(error))
 
 
 def _undecodable(image):
-    reason = decode_error(image.content)  # None if only the model's own limits are smaller.
-    return (
-        f"Cannot decode {image.path}{f': {reason}' if reason else ''}. Expected a whole {FORMATS} "
-        f"file of at most {MAX_PIXELS // 10**6} megapixels."
-    )
+    # The reason is None if only the model's own limits are smaller.
+    return image_file.undecodable(image.path, decode_error(image.content))
 
 
 def _batches(items):

@@ -4,7 +4,7 @@ import dataclasses
 
 import vit_tf
 from pipelines.runs import checkpoints, manifest
-from pipelines.stored_models.stored_model import OpenedModel, StoredConfig, StoredModel
+from pipelines.stored_models.stored_model import StoredConfig, StoredModel
 from vit_tf import size_checks
 
 
@@ -41,4 +41,4 @@ class Checkpoint(StoredModel):
         experiment, labels, config = self._read_run()
         model = vit_tf.create_model(config, dtype=opening.dtype or experiment.model.dtype)
         checkpoints.read_weights(self.path, model, self.ema)
-        return OpenedModel(model, experiment.preprocessing(), experiment.classes(labels))
+        return vit_tf.LoadedModel(model, experiment.preprocessing(), experiment.classes(labels))

@@ -11,45 +11,51 @@ from pipelines.runs import checkpoints
 from pipelines.runs.workdir import Workdir
 from pipelines.stored_models.checkpoint import Checkpoint
 from pipelines.stored_models.exported import is_saved_model
-from pipelines.stored_models.keras_archive import KerasArchive
-from pipelines.stored_models.stored_model import OpenedModel, StoredConfig, StoredModel
-from vit_tf import size_checks
+from pipelines.stored_models.stored_model import StoredConfig, StoredModel
+from vit_tf import keras_file, size_checks
+from vit_tf.checkpoints.pickles import refuse_pickle
+from vit_tf.checkpoints.safetensors.checkpoint import is_safetensors_folder
 from vit_tf.checkpoints.sidecar import read_sidecar
 from vit_tf.files import storage
+from vit_tf.loaded import open_file
 from vit_tf.pretrained.download import DownloadError
 from vit_tf.pretrained.records import WeightsRecord, list_weights
-from vit_tf.weights import find_weights, load_checkpoint, open_checkpoint
+from vit_tf.weights import find_weights, open_checkpoint
 
 _log = logging.getLogger(__name__)
 
 # The name of the small digits model inside the package.
 SHIPPED = "shipped"
 _SHIPPED_PATH = os.path.join(os.path.dirname(vit_tf.__file__), "assets", "digits.npz")
-_SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
 
 
-class _ArrayFile(StoredModel):
-    def _read_config(self):
-        with open_checkpoint(self.path) as file:
-            size_checks.check_file(file)
-            return StoredConfig(file.config, self._trained_dtype(), file.preprocessing)
-
+class _File(StoredModel):
     def _open(self, opening):
-        with open_checkpoint(self.path) as file:
-            size_checks.check_file(file)
-            preprocessing, classes = file.preprocessing, file.classes
-            if preprocessing is None:
-                preprocessing, classes = self._assume(file.config, opening)
-            dtype = opening.dtype or self._trained_dtype()
-            model = vit_tf.create_model(file.config, dtype=dtype)
-            load_checkpoint(model, file, head="keep", preprocessing=preprocessing)
-            for note in file.notes:
-                _log.info(f"note: {note}")
-            return OpenedModel(model, preprocessing, classes)
+        dtype = opening.dtype or self._trained_dtype()
+        loaded, notes = open_file(self.path, dtype, opening.assumed, opening.activation)
+        for note in notes:
+            _log.info(f"note: {note}")
+        return loaded
 
     def _trained_dtype(self):
         """The dtype policy of training; None if it is unknown."""
         return None
+
+
+class KerasFile(_File):
+    """A `.keras` file."""
+
+    def _read_config(self):
+        return StoredConfig(
+            *keras_file.read_config(self.path), read_sidecar(self.path).preprocessing
+        )
+
+
+class _ArrayFile(_File):
+    def _read_config(self):
+        with open_checkpoint(self.path) as file:
+            size_checks.check_file(file)
+            return StoredConfig(file.config, self._trained_dtype(), file.preprocessing)
 
 
 class NpzFile(_ArrayFile):
@@ -80,7 +86,7 @@ class SafetensorsModel(_ArrayFile):
         return vit_tf.load_safetensors(model, self.path, head, preprocessing)
 
 
-_READERS = {".npz": NpzFile, ".keras": KerasArchive, ".safetensors": SafetensorsModel}
+_READERS = {".npz": NpzFile, ".keras": KerasFile, ".safetensors": SafetensorsModel}
 
 
 def find(path, weights="final", label_file=None) -> StoredModel:
@@ -124,8 +130,12 @@ def _find(path, weights):
         return NpzFile(path, _SHIPPED_PATH)
     if not storage.exists(path):
         return NpzFile(path, _download(path))
-    if _is_safetensors_folder(path):
+    if is_safetensors_folder(path):
         return SafetensorsModel(path, path)
+    try:
+        refuse_pickle(path)
+    except ValueError as error:
+        raise UserError(str(error)) from None
     return _find_final(Workdir(path)) if storage.is_folder(path) else _find_file(path)
 
 
@@ -136,7 +146,7 @@ def published_record(path) -> WeightsRecord | None:
 
 def is_run(path) -> bool:
     """Whether `path` is the workdir of a run, and not a safetensors folder with a config.json."""
-    return storage.exists(Workdir(path).config) and not _is_safetensors_folder(path)
+    return storage.exists(Workdir(path).config) and not is_safetensors_folder(path)
 
 
 def _download(name):
@@ -145,10 +155,6 @@ def _download(name):
         return find_weights(name)
     except (DownloadError, ValueError) as error:
         raise UserError(str(error)) from None
-
-
-def _is_safetensors_folder(path):
-    return any(storage.is_file(os.path.join(path, name)) for name in _SAFETENSORS)
 
 
 def _find_file(path):

@@ -14,8 +14,6 @@ from pipelines.errors import UserError
 from pipelines.runs.workdir import Workdir
 from vit_tf import packing
 from vit_tf.checkpoints.sidecar import read_sidecar
-from vit_tf.pretrained.class_names import class_names
-from vit_tf.pretrained.records import find_file_record
 from vit_tf.weights import LoadReport, load_checkpoint, model_weights
 
 _log = logging.getLogger(__name__)
@@ -40,14 +38,6 @@ class Opening:
 
 
 AS_TRAINED = Opening()
-
-
-class OpenedModel(typing.NamedTuple):
-    """A model with its weights, its preprocessing and the meaning of its logits."""
-
-    model: Any
-    preprocessing: vit_tf.Preprocessing
-    classes: vit_tf.Classes
 
 
 class StoredConfig(typing.NamedTuple):
@@ -102,7 +92,7 @@ class StoredModel:
         with _user_errors():
             return self._read_activation(opening)
 
-    def open_model(self, opening=AS_TRAINED) -> OpenedModel:
+    def open_model(self, opening=AS_TRAINED) -> vit_tf.LoadedModel:
         """Builds the model, with its weights, preprocessing and classes.
 
         If no preprocessing is stored, the preprocessing of the reference code (direct resize) is
@@ -149,13 +139,6 @@ class StoredModel:
 
     def _read_activation(self, opening):
         return (read_sidecar(self.path).classes or opening).activation
-
-    def _assume(self, config, opening) -> tuple[vit_tf.Preprocessing, vit_tf.Classes]:
-        """Preprocessing and classes for a file that stores none."""
-        published = find_file_record(self.path, config.num_classes)
-        labels = class_names(config.num_classes) if published else ()
-        classes = vit_tf.Classes(labels=labels, activation=opening.activation)
-        return vit_tf.Preprocessing(image_size=config.image_size, **opening.assumed), classes
 
     def _load(self, model, head, preprocessing):
         opened = self.open_model()

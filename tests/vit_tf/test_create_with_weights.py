@@ -95,6 +95,8 @@ def test_published_names(donors, mirror, capsys):
     with vit_tf.weights.open_checkpoint(cache.cache_path(RECORDS["tiny/b"])) as checkpoint:
         assert checkpoint.preprocessing == vit_tf.Preprocessing(image_size=(48, 48))
         assert checkpoint.classes == vit_tf.Classes(labels=("a", "b", "c"))
+    loaded = vit_tf.load("tiny/b")
+    assert loaded.preprocessing.image_size == (48, 48) and loaded.classes.labels == tuple("abc")
     assert vit_tf.create_model("Tiny/4", weights="tiny").config.representation_size == 6
     with pytest.raises(ValueError, match="Choose one: tiny/b, tiny/c"):
         vit_tf.create_model("Tiny-R", weights="tiny")

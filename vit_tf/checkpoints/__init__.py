@@ -11,6 +11,7 @@ is a canonical published key (`published/`):
 - `preprocessing`: the model's `Preprocessing`, or None if the file does not state it. Its mean and
   std belong to the arrays; `input_range` converts them for a model that reads other pixels.
 - `classes`: its `Classes`, or None if the file does not state them.
+- `dtype`: the Keras dtype policy of the training, or None if the file does not state it.
 - `path`, `layout` ("published", "huggingface", "timm", "axial_deeplab"), and `notes`: assumptions
   about the source, one sentence each.
 """

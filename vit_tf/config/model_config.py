@@ -3,7 +3,7 @@
 import dataclasses
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from vit_tf.config.near_names import did_you_mean
+from vit_tf.config.other_keywords import field_hint
 
 # The family of a dictionary without the key "family"; `to_dict` of this family omits the key.
 _DEFAULT_FAMILY = "vit"
@@ -63,8 +63,7 @@ class Config:
         for name in fields:
             if name not in known:
                 raise ValueError(
-                    f"Unknown model field {name!r}.{did_you_mean(name, known)} Known fields: "
-                    f"{known}."
+                    f"Unknown model field {name!r}.{field_hint(name, known)} Known fields: {known}."
                 )
 
 

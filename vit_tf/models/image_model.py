@@ -2,15 +2,15 @@
 
 import functools
 import typing
+import warnings
 from collections.abc import Callable
 
 import keras
 import tensorflow as tf
 
-from vit_tf.models.inputs import check_images, check_range
-
-# Images of an array whose values `fit` looks at.
-_CHECKED_IMAGES = 32
+import custom_ops
+from vit_tf.models.inputs import check_images, checked_first_step, note_range
+from vit_tf.models.losses import check_loss
 
 
 class ServingStages(typing.NamedTuple):
@@ -110,11 +110,49 @@ class ImageModel(keras.Model):
         check_images(self, images)
         return keras.KerasTensor(self.compute_output_shape(images.shape), self._output.dtype)
 
-    def fit(self, x=None, *args, **kwargs):
-        """See `keras.Model.fit`. Warns if the first images of an array look like 0 .. 255."""
-        if hasattr(x, "dtype") and hasattr(x, "shape"):
-            check_range(self, x[:_CHECKED_IMAGES])
-        return super().fit(x, *args, **kwargs)
+    def compile(self, optimizer="rmsprop", loss=None, *args, **kwargs):
+        """See `keras.Model.compile`. Warns about losses of Keras that read probabilities."""
+        super().compile(optimizer, loss, *args, **kwargs)
+        check_loss(self, loss)
+
+    def compile_from_config(self, config):
+        # Keras leaves models with a `compile` of their own uncompiled when it loads them.
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        self.optimizer.build(self.trainable_variables)
+
+    def make_train_function(self, force=False):
+        """See `keras.Model.make_train_function`. The first step checks the range of its images."""
+        before = self.train_function
+        super().make_train_function(force)
+        if self.train_function is not before:
+            self.train_function = checked_first_step(self, self.train_function)
+
+    def train_step(self, data):
+        note_range(self, keras.utils.unpack_x_y_sample_weight(data)[0])
+        return super().train_step(data)
+
+    def export(
+        self, filepath, format="tf_saved_model", verbose=None, input_signature=None, **kwargs
+    ):
+        """See `keras.Model.export`. The result has only ops of TensorFlow.
+
+        It reads `images`, prepared ones like `input`, and returns the result of the model:
+        preprocessing and classes are part of the exports of `python -m pipelines.export` only.
+
+        Warns:
+            UserWarning: if the model was created with `implementation="compiled"`.
+        """
+        if getattr(self.config, "implementation", "auto") == "compiled":
+            warnings.warn(
+                f"{self.name} has implementation='compiled', so that this export needs the "
+                "compiled ops where it is loaded. Create the model with 'auto', or use "
+                "python -m pipelines.export, which can store their library.",
+                stacklevel=2,
+            )
+        if input_signature is None:  # Keras would want a call of the model before.
+            input_signature = [tf.TensorSpec(self.input_shape, self.input.dtype, "images")]
+        with custom_ops.implementation("reference"):
+            super().export(filepath, format, verbose, input_signature, **kwargs)
 
     def get_config(self):
         return super().get_config() | {"config": self.config.to_dict()}

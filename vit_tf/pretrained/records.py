@@ -5,15 +5,19 @@ Transformer, AugReg, SAM and BiT list (docs/paper.md B.9).
 """
 
 import dataclasses
+import re
 
 from vit_tf.config import ModelConfig
-from vit_tf.config.near_names import did_you_mean
+from vit_tf.config.near_names import as_question, did_you_mean
+from vit_tf.config.other_spellings import other_spelling
 from vit_tf.config.variants import VARIANTS
 from vit_tf.preprocessing import Preprocessing
 from vit_tf.pretrained.class_names import IMAGENET_1K, IMAGENET_21K
 
 _BASE = "https://storage.googleapis.com/"
 _MIB, _GIB = 2**20, 2**30
+# A path with one of these ends is not another project's name.
+_FILES = (".npz", ".keras", ".safetensors")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -204,25 +208,52 @@ def find_record(name, config=None) -> WeightsRecord:
         if config is not None and sizes(VARIANTS[record.model]) != sizes(config):
             raise ValueError(f"The weights {name} are of another model: create a {record.model}.")
         return record
-    begun = [record for record in RECORDS.values() if record.name.startswith(name)]
-    if config is not None:
-        of_collection = [record for record in begun if record.collection == name.rstrip("/")]
-        fitting = [r for r in of_collection if sizes(VARIANTS[r.model]) == sizes(config)]
-        if len(fitting) == 1:
-            return fitting[0]
-        if of_collection and not fitting:
+    begun = [record for record in RECORDS.values() if name and record.name.startswith(name)]
+    if config is not None and begun:
+        fitting = [r for r in begun if sizes(VARIANTS[r.model]) == sizes(config)]
+        of_collection = [r for r in begun if r.collection == name.rstrip("/")]
+        both = [record for record in fitting if record in of_collection]
+        if len(both) == 1:
+            return both[0]
+        if of_collection and not both:
             models = ", ".join(dict.fromkeys(record.model for record in of_collection))
             raise ValueError(f"The weights {name} have no file for this model. They have {models}.")
-        begun = fitting or begun
-    if not name or not begun:
+        begun = both or fitting or begun
+    if not begun:
         raise ValueError(
             f"There is no model at {name}, and no published weights have this name."
-            f"{did_you_mean(name, RECORDS)}"
+            f"{_names_meant(name) or did_you_mean(name, RECORDS)}"
         )
     names = ", ".join(record.name for record in begun)
     if len(begun) == 1:
         raise ValueError(f"{name!r} is the beginning of the name of weights {names}. Use this.")
     raise ValueError(f"{name!r} is the beginning of several names of weights. Choose one: {names}.")
+
+
+def _names_meant(name):
+    """The end of the message about another project's name of weights; "" for any other name."""
+    variant, side = other_spelling(name) or (None, None)
+    if name.endswith(_FILES):
+        return ""
+    name = name.lower()
+    # "in21k_ft_in1k" has the classes of its fine-tuning.
+    is_21k = re.search("2[12]k", name) and not re.search("[^2]1k", name)
+    classes = IMAGENET_21K if is_21k else IMAGENET_1K
+
+    def distance(record):
+        return (
+            record.num_classes != classes,
+            side is not None and side not in record.image_size,
+            record.collection not in name,
+        )
+
+    near = sorted((r for r in RECORDS.values() if r.model == variant), key=distance)
+    if not near:
+        return ""
+    return (
+        f"{as_question([record.name for record in near[:3]])} vit_tf.list_weights() has all names. "
+        "A folder of Hugging Face or timm on this machine is named by its path."
+    )
 
 
 def find_file_record(path, num_classes) -> WeightsRecord | None:

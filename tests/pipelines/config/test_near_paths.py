@@ -51,6 +51,7 @@ def test_a_command_without_set_offers_its_flags_only():
         ("name", "model.name, data.name or optimizer.name"),
         ("optimiser.momentum", "optimizer.momentum"),
         ("model", "model.name"),
+        ("model.num_heads", "model.heads"),
     ],
 )
 def test_paths(name, hint):

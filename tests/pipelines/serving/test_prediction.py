@@ -59,6 +59,16 @@ def test_every_form_of_model(models, folder, predict, flag, form):
         assert_predicted(models, line, images, top=3)
 
 
+def test_as_from_python(models, folder, predict):
+    root, images = folder
+    loaded = vit_tf.load(models[2]["npz"])
+    _, out, _ = predict("--model", models[2]["npz"], "--json", "--top=3", root)
+    for line, found in zip(out.splitlines(), loaded.predict(sorted(images), top=3), strict=True):
+        printed = [(entry["label"], entry["probability"]) for entry in json.loads(line)["top"]]
+        assert [label for label, _ in found] == [label for label, _ in printed]
+        np.testing.assert_allclose([p for _, p in found], [p for _, p in printed], rtol=1e-5)
+
+
 def test_fused(models, folder, predict):
     root, images = folder
     code, out, err = predict("--model", models[2]["npz"], "--fused", "--json", "--top=3", root)

@@ -182,3 +182,11 @@ def test_a_folder_that_is_no_workdir(tmp_path):
     shutil.copy(tmp_path / "thing.txt", tmp_path / "thing" / "config.json")
     with pytest.raises(UserError, match="no trained model"):
         model_source.find(tmp_path / "thing")
+
+
+def test_pickles_are_refused_with_their_conversion(tmp_path):
+    for name in ("model.pth", "pytorch_model.bin"):
+        (tmp_path / name).write_bytes(b"PK")
+    for path in (tmp_path / "model.pth", tmp_path / "pytorch_model.bin", tmp_path):
+        with pytest.raises(UserError, match=r"pickles are not read.*model\.safetensors'\)"):
+            model_source.find(path)

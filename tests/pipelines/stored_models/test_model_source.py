@@ -10,8 +10,7 @@ import tensorflow as tf
 import vit_tf
 from pipelines.stored_models import model_source
 from pipelines.stored_models.checkpoint import Checkpoint
-from pipelines.stored_models.keras_archive import KerasArchive
-from pipelines.stored_models.model_source import NpzFile
+from pipelines.stored_models.model_source import KerasFile, NpzFile
 from pipelines.stored_models.stored_model import Opening
 from pipelines.training.train import train
 from tests.pipelines.tiny import losses, one_device, tiny_experiment
@@ -62,7 +61,7 @@ def test_models_open_from_every_source(run, tmp_path, kind):
         for name in ("final.npz", "final.npz.json"):
             (path / name).unlink()
     source = model_source.find(path)
-    assert type(source) is {"checkpoint": Checkpoint, "keras": KerasArchive}.get(kind, NpzFile)
+    assert type(source) is {"checkpoint": Checkpoint, "keras": KerasFile}.get(kind, NpzFile)
     assert source.has_preprocessing() == (kind != "keras")
     opened, preprocessing, classes = source.open_model()
     assert opened.dtype_policy.name == "mixed_bfloat16"

@@ -115,6 +115,11 @@ def test_folders_of_imagenet_have_the_same_classes(tmp_path, command):
         (["evaluate", "--model=augreg/S"], ["augreg/S_16-i21k", "augreg/S_32-i21k"]),
         (["export", "--model=sam/ViT-B_61"], ["Did you mean sam/ViT-B_16"]),
         (["finetune", "--init_from=sam/ViT-S_61"], ["Did you mean sam/ViT-S_16"]),
+        (
+            ["finetune", "--init_from=google/vit-base-patch16-224"],
+            ["Did you mean imagenet21k+imagenet2012/ViT-B_16-224,"],
+        ),
+        (["predict", "--model=vit_base_patch16_384"], ["Did you mean imagenet21k+imagenet2012/Vi"]),
         (["predict", "--model=augreg/tiny", "--weights=ema"], ["not a workdir"]),
         (["predict", "--model=sam/ViT-S_16"], ["Cannot read sam/ViT-S_16"]),
     ],

@@ -4,6 +4,7 @@ import contextlib
 import math
 import sys
 
+import keras
 import pytest
 
 import custom_ops
@@ -181,6 +182,35 @@ def at_most(lines):
         yield
     finally:
         sys.settrace(before)
+
+
+FUNCTIONS = (
+    *(cost.parameters, cost.arrays, cost.macs, cost.macs_by_part, cost.training_macs),
+    *(cost.weight_bytes, cost.training_bytes),
+    lambda model: cost.exaflops(model, epochs=7, images=1_000_000),
+    lambda model: cost.activation_bytes(model, batch=3),
+)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_names_and_built_models_cost_as_their_configuration(function):
+    config = get_variant("ViT-B/16")
+    assert function("ViT-B/16") == function("ViT-B_16") == function(config)
+    model = tiny.shared()
+    assert function(model) == function(vit_tf.pack_model(model)) == function(model.config)
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("vit_base_patch16_224", r"Did you mean ViT-B/16 with image_size=224\?"),
+        (None, "Expected a name such as 'ViT-B/16', a configuration or a model.*Received: None"),
+        (keras.layers.Dense(3), "Expected a name such as .*Dense"),
+    ],
+)
+def test_what_has_no_cost(model, said):
+    with pytest.raises(ValueError, match=said):
+        cost.macs(model)
 
 
 def test_absurd_configurations_are_counted_without_loops():

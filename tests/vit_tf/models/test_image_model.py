@@ -6,7 +6,9 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
 
+import custom_ops
 import vit_tf
 from tests.tolerances import assert_close
 from tests.vit_tf import tiny
@@ -203,3 +205,45 @@ def test_repr_says_what_the_model_is(family):
         f"<{type(model).__name__} name={model.name}, image_size={model.config.image_size}, "
         f"num_classes=5, parameters={model.count_params():,}>"
     )
+
+
+def graph_ops(path):
+    """The names of all ops in a SavedModel."""
+    proto = saved_model_pb2.SavedModel()
+    proto.ParseFromString((path / "saved_model.pb").read_bytes())
+    graph = proto.meta_graphs[0].graph_def
+    nodes = [*graph.node, *(node for f in graph.library.function for node in f.node_def)]
+    return {node.op for node in nodes}
+
+
+@every_family
+@pytest.mark.usefixtures("auto_ops")
+def test_an_export_of_keras_has_only_ops_of_tensorflow(family, tmp_path):
+    model = create(family)
+    images = images_of(model)
+    model.export(tmp_path / "model", verbose=False)
+    ops = graph_ops(tmp_path / "model")
+    assert "MatMul" in ops or "Conv2D" in ops
+    assert [name for name in ops if name.startswith("Vit")] == []
+    loaded = tf.saved_model.load(tmp_path / "model")
+    np.testing.assert_allclose(loaded.serve(images), model(images), rtol=1e-4, atol=1e-5)
+
+
+def test_an_export_with_compiled_ops_says_so(tmp_path):
+    if not custom_ops.is_compiled():
+        pytest.skip("needs the compiled ops")
+    model = vit_tf.create_model(tiny.config(layers=1, implementation="compiled"))
+    with pytest.warns(UserWarning, match="implementation='compiled'.* -m pipelines.export"):
+        model.export(tmp_path / "model", verbose=False)
+    assert "VitAttention" in graph_ops(tmp_path / "model")
+
+
+@pytest.mark.filterwarnings("ignore:.*tf.lite.Interpreter is deprecated")
+def test_an_export_to_tflite_needs_no_ops_but_its_own(tmp_path):
+    model = create("ViT")
+    path = tmp_path / "model.tflite"
+    model.export(path, format="litert", verbose=False)
+    interpreter = tf.lite.Interpreter(str(path))
+    images = images_of(model)
+    (logits,) = interpreter.get_signature_runner()(images=images).values()
+    np.testing.assert_allclose(logits, model(images), rtol=1e-4, atol=1e-5)

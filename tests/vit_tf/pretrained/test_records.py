@@ -99,6 +99,7 @@ def test_names_are_completed_by_the_model():
         ("sam/ViT-B_61", None, ["no published weights", "Did you mean sam/ViT-B_16"]),
         ("", None, ["no published weights"]),
         ("runs/a", None, ["There is no model at runs/a"]),
+        ("imagenet", "ViT-H/14", ["the name of weights imagenet21k/ViT-H_14. Use this"]),
     ],
 )
 def test_names_that_do_not_fit(name, model, words):
@@ -107,6 +108,33 @@ def test_names_that_do_not_fit(name, model, words):
     for word in words:
         assert word in str(caught.value)
     assert "B_32" not in str(caught.value) or model != "ViT-B/16"
+
+
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [
+        ("vit_base_patch16_224", "imagenet21k+imagenet2012/ViT-B_16-224"),
+        ("google/vit-base-patch16-224", "imagenet21k+imagenet2012/ViT-B_16-224"),
+        ("google/vit-base-patch16-224-in21k", "imagenet21k/ViT-B_16"),
+        ("vit_base_patch16_384", "imagenet21k+imagenet2012/ViT-B_16"),
+        ("vit_base_patch16_224.sam_in1k", "sam/ViT-B_16"),
+        ("vit_base_patch16_224.augreg_in21k", "augreg/B_16-i21k-300ep-lr_0.001-aug_medium1"),
+        ("vit_base_patch16_224.orig_in21k_ft_in1k", "imagenet21k+imagenet2012/ViT-B_16-224"),
+        ("ViT-H/14", "imagenet21k/ViT-H_14"),
+    ],
+)
+def test_names_of_other_projects_bring_the_weights_of_that_model(name, first):
+    with pytest.raises(ValueError, match=r"no published weights have this name\. Did") as caught:
+        find_record(name)
+    assert f"Did you mean {first}" in str(caught.value)
+    assert "folder of Hugging Face or timm on this machine" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["runs/vit_base_patch16_224.npz", "vit_giant_patch14_224"])
+def test_a_missing_file_or_an_unknown_model_brings_no_weights_of_a_model(name):
+    with pytest.raises(ValueError) as caught:
+        find_record(name)
+    assert "Hugging Face" not in str(caught.value)
 
 
 def test_files_are_known_by_name_and_number_of_classes():

@@ -31,6 +31,7 @@ def names():
 
 def costs():
     assert all(vit_tf.cost.macs(config) for config in vit_tf.config.VARIANTS.values())
+    assert vit_tf.cost.macs("ViT-B/16")
 
 
 def modules():

@@ -165,6 +165,15 @@ class PublishedCheckpoint:
         return preprocessing
 
     @property
+    def dtype(self) -> str | None:
+        """The dtype policy from the sidecar; None without sidecar.
+
+        Raises:
+            ValueError: if the value in the sidecar is not valid.
+        """
+        return self._sidecar.dtype
+
+    @property
     def classes(self) -> Classes | None:
         """The `Classes` from the sidecar; None without sidecar."""
         return self._sidecar.classes

@@ -7,6 +7,8 @@ from vit_tf.checkpoints.safetensors.safetensors_file import WEIGHTS_NAME, Safete
 from vit_tf.checkpoints.shapes import summarize
 from vit_tf.files import storage
 
+_INDEX_NAME = f"{WEIGHTS_NAME}.index.json"
+
 
 class SafetensorsCheckpoint(RuleReader):
     """An open checkpoint of another project; a `with` block closes the file.
@@ -29,13 +31,15 @@ class SafetensorsCheckpoint(RuleReader):
         grid: (rows, columns) of the position table; None for a model without patches.
         preprocessing, classes: `Preprocessing` and `Classes` of that model.
         shapes: canonical key -> shape.
-        path, notes: see `vit_tf.checkpoints`.
+        path, notes, dtype: see `vit_tf.checkpoints`.
 
     Raises:
         FileNotFoundError: if there is no such file.
         ValueError: if the file is damaged, has another layout, or holds a model that vit_tf cannot
             express; the message states the reason.
     """
+
+    dtype = None
 
     def __init__(self, path, layouts, own_grid=None):
         self.path = os.fspath(path)
@@ -67,12 +71,17 @@ class SafetensorsCheckpoint(RuleReader):
         """Does nothing: the constructor has checked that `read` can succeed."""
 
 
+def is_safetensors_folder(path) -> bool:
+    """Whether a path is a folder with `model.safetensors`, in one file or in several."""
+    return any(storage.is_file(os.path.join(path, name)) for name in (WEIGHTS_NAME, _INDEX_NAME))
+
+
 def _locate(path):
     """The folder with the JSON files, and the file with the weights."""
     if not storage.is_folder(path):
         return os.path.dirname(path), path
     weights = os.path.join(path, WEIGHTS_NAME)
-    if not storage.is_file(weights) and storage.is_file(f"{weights}.index.json"):
+    if not storage.is_file(weights) and is_safetensors_folder(path):
         raise ValueError(
             f"{path} holds a model in several files. Save it in one, for instance with "
             'save_pretrained(..., max_shard_size="100GB").'

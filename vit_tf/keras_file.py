@@ -16,10 +16,9 @@ import zlib
 import h5py
 import keras
 
-import vit_tf
-from pipelines.stored_models.stored_model import OpenedModel, StoredConfig, StoredModel
-from vit_tf.checkpoints.sidecar import read_sidecar
+from vit_tf.config import ModelConfig
 from vit_tf.config.checks import POLICIES
+from vit_tf.create import create_model
 from vit_tf.families import FAMILIES, config_from_dict, family_of
 from vit_tf.files import storage
 from vit_tf.size_checks import MAX_COMPRESSION, check_size
@@ -38,33 +37,35 @@ _ZIP_ERRORS = (
 )
 
 
-class KerasArchive(StoredModel):
-    """A `.keras` file."""
+def read_config(path) -> tuple[ModelConfig, str]:
+    """The configuration of the model in a `.keras` file, and its dtype policy.
 
-    def _read_config(self):
-        with tempfile.TemporaryDirectory() as folder:
-            unpacked = _unpack_checked(self.path, os.path.join(folder, _WEIGHTS))
-        return StoredConfig(*unpacked, read_sidecar(self.path).preprocessing)
+    Raises:
+        ValueError: if the file is damaged, holds no model of `vit_tf` or not all of its weights.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        return _unpack_checked(path, os.path.join(folder, _WEIGHTS))
 
-    def _open(self, opening):
-        sidecar = read_sidecar(self.path)
-        with tempfile.TemporaryDirectory() as folder:
-            weights = os.path.join(folder, _WEIGHTS)
-            config, policy = _unpack_checked(self.path, weights)
-            model = vit_tf.create_model(config, dtype=opening.dtype or policy)
-            try:
-                model.load_weights(weights)
-            except Exception as error:  # Keras raises many unrelated types for damaged weights.
-                raise _unreadable(self.path, error) from None
-        preprocessing = sidecar.preprocessing
-        if preprocessing is None:
-            return OpenedModel(model, *self._assume(config, opening))
-        if preprocessing.image_size != config.image_size:
-            raise ValueError(
-                f"{self.path}.json prepares images of {preprocessing.image_size}, the model reads "
-                f"{config.image_size}. Restore or delete it."
-            )
-        return OpenedModel(model, preprocessing, sidecar.classes)
+
+def open_model(path, dtype=None) -> keras.Model:
+    """Builds the model in a `.keras` file, with its weights.
+
+    Args:
+        path: the file.
+        dtype: Keras dtype policy; None is that of the file.
+
+    Raises:
+        ValueError: see `read_config`.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        weights = os.path.join(folder, _WEIGHTS)
+        config, policy = _unpack_checked(path, weights)
+        model = create_model(config, dtype=dtype or policy)
+        try:
+            model.load_weights(weights)
+        except Exception as error:  # Keras raises many unrelated types for damaged weights.
+            raise _unreadable(path, error) from None
+    return model
 
 
 def _unpack_checked(path, weights):

@@ -1,0 +1,240 @@
+"""`vit_tf.load` reads every kind of file, and the result classifies images."""
+
+import json
+import zipfile
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import vit_tf
+from tests.pipelines import encoded
+from tests.vit_tf import tiny
+from tests.vit_tf.checkpoints import npz_files, safetensors_models
+from vit_tf.checkpoints.sidecar import write_sidecar
+
+PREPROCESSING = vit_tf.Preprocessing(
+    image_size=(11, 14), resize="resize_small", resize_to=16, mean=(0.4, 0.5, 0.6)
+)
+CLASSES = vit_tf.Classes(labels=tuple("abcde"), activation="sigmoid")
+
+
+@pytest.fixture(scope="module")
+def donor():
+    return tiny.model(seed=3, dtype="mixed_bfloat16")
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    """A loaded model in float32, whose classes have names."""
+    return vit_tf.LoadedModel(tiny.model(seed=3), PREPROCESSING, CLASSES)
+
+
+def save_run(model, folder):
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    (folder / "checkpoints").mkdir()
+    vit_tf.save_npz(model, folder / "final.npz", PREPROCESSING, CLASSES)
+    return folder
+
+
+def save(model, kind, folder):
+    """Writes a model with its preprocessing and its classes."""
+    if kind == "run":
+        return save_run(model, folder / "run")
+    path = folder / f"model.{kind}"
+    if kind == "keras":
+        model.save(path)
+        write_sidecar(path, PREPROCESSING, CLASSES)
+    else:
+        vit_tf.save_npz(model, path, PREPROCESSING, CLASSES)
+    return path
+
+
+def assert_equal(model, other):
+    for ours, theirs in zip(tiny.values(model), tiny.values(other), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("kind", ["npz", "keras", "run"])
+def test_a_file_with_all_that_it_can_store(donor, tmp_path, kind):
+    path = save(donor, kind, tmp_path)
+    model, preprocessing, classes = vit_tf.load(path)
+    assert model.config == donor.config and model.dtype_policy.name == "mixed_bfloat16"
+    assert (preprocessing, classes) == (PREPROCESSING, CLASSES)
+    assert_equal(model, donor)
+    assert vit_tf.load(str(path), dtype="float32").model.dtype_policy.name == "float32"
+
+
+@pytest.mark.parametrize("kind", ["npz", "keras"])
+def test_a_file_without_preprocessing_gets_that_of_the_reference_code(donor, tmp_path, kind):
+    path = tmp_path / f"model.{kind}"
+    donor.save(path) if kind == "keras" else npz_files.saved(donor, path)
+    model, preprocessing, classes = vit_tf.load(path)
+    assert preprocessing == vit_tf.Preprocessing(image_size=(11, 14))
+    assert classes == vit_tf.Classes()
+    assert_equal(model, donor)
+
+
+def test_a_folder_of_another_project_says_which_settings_are_assumed(tmp_path):
+    donor = tiny.model(seed=1, heads=1, image_size=(12, 12), **safetensors_models.HUGGINGFACE)
+    labels = vit_tf.Classes(labels=tuple("abcde"))
+    safetensors_models.save(donor, tmp_path, "huggingface", classes=labels)
+    model, _, classes = vit_tf.load(tmp_path)  # Without a warning, which would be an error here.
+    assert_equal(model, donor)
+    assert classes == labels
+    (tmp_path / "config.json").unlink()
+    with pytest.warns(UserWarning, match=f"{tmp_path}: there is no config.json: erf GELU and"):
+        vit_tf.load(tmp_path)
+
+
+def test_a_run_that_has_not_ended(donor, tmp_path):
+    run = save_run(donor, tmp_path / "run")
+    (run / "final.npz").unlink()
+    with pytest.raises(ValueError, match=f"has not ended.* -m pipelines.convert {run} model.npz$"):
+        vit_tf.load(run)
+    (run / "checkpoints").rmdir()
+    with pytest.raises(ValueError, match="holds no model: expected model.safetensors, or"):
+        vit_tf.load(run)
+
+
+@pytest.mark.parametrize(("kind", "said"), [("run", "the folder of a run"), ("keras", "Keras")])
+def test_weights_for_a_new_model_name_the_function_that_loads_the_stored_one(
+    donor, tmp_path, kind, said
+):
+    path = save(donor, kind, tmp_path)
+    with pytest.raises(ValueError, match=rf"{path} is .*{said}.*vit_tf.load\('{path}'\)"):
+        vit_tf.create_model(donor.config, weights=path)
+
+
+@pytest.mark.parametrize("name", ["a.pth", "a.pt", "a.ckpt", "a.pkl", "pytorch_model.bin"])
+def test_pickles_are_refused_with_their_conversion(donor, tmp_path, name):
+    path = tmp_path / name
+    path.write_bytes(b"PK")
+    new = tmp_path / ("model" if name.endswith("bin") else "a")
+    said = (
+        f"{path} is refused: pickles are not read, since they can run code. .* "
+        rf"torch.load\('{path}', 'cpu', weights_only=True\).*, '{new}.safetensors'\)"
+    )
+    for given in (path, tmp_path) if name.endswith("bin") else (path,):
+        with pytest.raises(ValueError, match=said):
+            vit_tf.load(given)
+        with pytest.raises(ValueError, match=said):
+            vit_tf.create_model(donor.config, weights=given)
+
+
+def test_a_pickle_beside_safetensors_is_not_read(tmp_path):
+    donor = tiny.model(seed=1, heads=1, image_size=(12, 12), **safetensors_models.HUGGINGFACE)
+    safetensors_models.save(donor, tmp_path, "huggingface")
+    (tmp_path / "pytorch_model.bin").write_bytes(b"PK")
+    assert_equal(vit_tf.load(tmp_path).model, donor)
+    assert_equal(vit_tf.create_model(donor.config, weights=tmp_path), donor)
+
+
+def test_a_file_is_checked_before_the_model_is_built(donor, tmp_path):
+    path = save(donor, "keras", tmp_path)
+    with zipfile.ZipFile(path) as file:
+        content = {name: file.read(name) for name in file.namelist()}
+    top = json.loads(content["config.json"])
+    top["config"]["config"]["mlp_size"] = 1 << 18
+    with zipfile.ZipFile(path, "w") as file:
+        for name, data in (content | {"config.json": json.dumps(top)}).items():
+            file.writestr(name, data)
+    with pytest.raises(ValueError, match="a larger model than it holds weights for"):
+        vit_tf.load(path)
+    write_sidecar(save(donor, "keras", tmp_path), vit_tf.Preprocessing(image_size=(8, 8)))
+    with pytest.raises(ValueError, match=r"prepares images of \(8, 8\), the model reads \(11, 14"):
+        vit_tf.load(path)
+
+
+def expected(loaded, pixels):
+    logits = loaded.model(loaded.preprocessing(pixels)[None])
+    return tf.sigmoid(logits)[0].numpy()
+
+
+def assert_predicted(loaded, result, pixels, top):
+    row = expected(loaded, pixels)
+    order = np.argsort(-row)[:top]
+    assert [label for label, _ in result] == ["abcde"[index] for index in order]
+    np.testing.assert_allclose([value for _, value in result], row[order], rtol=1e-5)
+    assert all(type(value) is float for _, value in result)
+
+
+def test_predictions_of_files_and_arrays(loaded, tmp_path):
+    pictures = [encoded.pixels(30, 20, seed=1), encoded.pixels(16, 40, seed=2)]
+    paths = [tmp_path / "a.png", str(tmp_path / "b.png")]
+    for path, pixels in zip(paths, pictures, strict=True):
+        tf.io.write_file(str(path), encoded.encode(pixels, "PNG"))
+    for images in (paths, tuple(pictures), [paths[0], pictures[1]]):
+        results = loaded.predict(images, top=3)
+        assert [len(result) for result in results] == [3, 3]
+        for result, pixels in zip(results, pictures, strict=True):
+            assert_predicted(loaded, result, pixels, top=3)
+    for image in (paths[0], pictures[0], tf.constant(pictures[0])):
+        (result,) = loaded.predict(image, top=10)
+        assert_predicted(loaded, result, pictures[0], top=5)
+
+
+def test_a_batch_is_larger_than_one_call_of_the_model(loaded):
+    images = tiny.images(35, size=(18, 20), dtype="uint8")
+    results = loaded.predict(images, top=1)
+    assert len(results) == 35
+    for result, pixels in zip(results, images, strict=True):
+        assert_predicted(loaded, result, pixels, top=1)
+    assert loaded.predict([]) == []
+
+
+def test_classes_without_names_are_indices_and_equal_ones_keep_their_order():
+    model = vit_tf.create_model(tiny.config(image_size=8))  # Its head is zero.
+    preprocessing = vit_tf.Preprocessing(image_size=(8, 8))
+    found = vit_tf.LoadedModel(model, preprocessing, vit_tf.Classes())
+    (result,) = found.predict(np.zeros([9, 9, 3], np.uint8), top=2)
+    assert [label for label, _ in result] == ["0", "1"]
+    assert [value for _, value in result] == pytest.approx([0.2, 0.2])
+
+
+@pytest.mark.parametrize(
+    ("images", "said"),
+    [
+        (np.zeros([9, 9, 3]), r"float64 \[9, 9, 3\]"),
+        (np.zeros([9, 9], np.uint8), r"uint8 \[9, 9\]"),
+        ([np.zeros([1, 9, 9, 3], np.uint8)], r"uint8 \[1, 9, 9, 3\]"),
+        (np.zeros([9, 9, 4], np.uint8), r"uint8 \[9, 9, 4\]"),
+        (np.zeros([0, 9, 3], np.uint8), r"uint8 \[0, 9, 3\]"),
+        (["none.png"], "none.png is not a file"),
+    ],
+)
+def test_what_is_no_image(loaded, images, said):
+    with pytest.raises(ValueError, match=said):
+        loaded.predict(images)
+
+
+@pytest.mark.parametrize("name", ["empty", "cut JPEG"])
+def test_a_file_that_cannot_be_decoded(loaded, tmp_path, name):
+    path = tmp_path / "broken.jpg"
+    path.write_bytes(encoded.broken()[name])
+    with pytest.raises(ValueError, match=f"Cannot decode {path}. Expected a whole JPEG, PNG"):
+        loaded.predict([path])
+    path.write_bytes(b"\0\0\0\x18ftypheic" + bytes(99))
+    with pytest.raises(ValueError, match=f"Cannot decode {path}: it is a HEIC file; convert it"):
+        loaded.predict([path])
+
+
+@pytest.mark.parametrize("top", [0, -1, 1.5, True, "5"])
+def test_the_number_of_classes_in_a_result(loaded, top):
+    with pytest.raises(ValueError, match="top must be a positive integer. Received"):
+        loaded.predict([], top)
+
+
+@pytest.mark.parametrize(
+    ("fields", "labels", "said"),
+    [
+        ({"num_classes": 0}, (), "no head"),
+        ({"classifier": "unpooled"}, (), "unpooled"),
+        ({}, ("a", "b"), "names of 2 classes, and the model has 5"),
+    ],
+)
+def test_models_that_do_not_classify_images(fields, labels, said):
+    found = vit_tf.LoadedModel(tiny.shared(**fields), PREPROCESSING, vit_tf.Classes(labels=labels))
+    with pytest.raises(ValueError, match=said):
+        found.predict([])

@@ -1,0 +1,217 @@
+"""Loads a stored model with its preprocessing and its classes, and classifies images with it."""
+
+import functools
+import itertools
+import os
+import typing
+import warnings
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from vit_tf import keras_file
+from vit_tf.checkpoints.pickles import refuse_pickle
+from vit_tf.checkpoints.run_folder import final_weights, is_run_folder
+from vit_tf.checkpoints.safetensors.checkpoint import is_safetensors_folder
+from vit_tf.checkpoints.sidecar import read_sidecar
+from vit_tf.create import create_model
+from vit_tf.files import storage
+from vit_tf.images.image_file import read_image
+from vit_tf.preprocessing import Classes, Preprocessing
+from vit_tf.pretrained.class_names import class_names
+from vit_tf.pretrained.records import find_file_record
+from vit_tf.size_checks import check_file
+from vit_tf.weights import find_weights, load_checkpoint, open_checkpoint
+
+_BATCH_SIZE = 32
+
+
+class LoadedModel(typing.NamedTuple):
+    """A model with its weights, its preprocessing and the meaning of its logits.
+
+    Attributes:
+        model: the Keras model.
+        preprocessing: makes its input of images of any size, values 0 .. 255.
+        classes: names of the classes, and how logits become probabilities.
+    """
+
+    model: Any
+    preprocessing: Preprocessing
+    classes: Classes
+
+    def predict(self, images, top=5) -> list[list[tuple[str, float]]]:
+        """Classifies images as `python -m pipelines.predict` does.
+
+        Args:
+            images: an image, or a list of images. An image is the path or URL of a JPEG, PNG, WebP,
+                GIF or BMP file, decoded as `vit_tf.images.decoding` says, or a uint8 array
+                `[H, W, 3]` of values 0 .. 255 and any size. A batch is one uint8 array
+                `[B, H, W, 3]`.
+            top: classes in a result; all classes if there are fewer.
+
+        Returns:
+            A list with one result for each image, in order. A result is a list of pairs `(label,
+            probability)`, the most probable first; for equal ones, the lower index first. Labels
+            are `classes.labels`, or the indices of the classes in decimal if these are unknown.
+
+        Raises:
+            ValueError: if a file is not an image, an array has another shape or dtype, `top` is not
+                a positive integer, or the model does not classify images.
+        """
+        names = self._names()
+        if not isinstance(top, int) or isinstance(top, bool) or top < 1:
+            raise ValueError(f"top must be a positive integer. Received: {top!r}.")
+        results = []
+        each = (self.preprocessing(image) for image in _read_images(images))
+        while batch := list(itertools.islice(each, _BATCH_SIZE)):
+            logits = tf.cast(self.model(tf.stack(batch)), tf.float32)
+            for row in self.classes.to_probabilities(logits).numpy():
+                # A stable sort keeps equal probabilities in the order of the classes.
+                best = np.argsort(-row, kind="stable")[:top]
+                results.append([(names[index], float(row[index])) for index in best])
+        return results
+
+    def _names(self):
+        """The names of all classes; raises if the model returns no logits of a whole image."""
+        config, labels = self.model.config, self.classes.labels
+        if not config.num_classes:
+            raise ValueError("The model has no head (num_classes=0), so it predicts no classes.")
+        if not config.pooled:
+            raise ValueError("The model is unpooled: it classifies patches, and not images.")
+        if len(labels) not in (0, config.num_classes):
+            raise ValueError(
+                f"There are names of {len(labels)} classes, and the model has "
+                f"{config.num_classes}. Name all of them, or none."
+            )
+        return self.classes.names(config.num_classes)
+
+
+def load(path, dtype=None) -> LoadedModel:
+    """Loads a model from a file, the folder of a run, or the name of published weights.
+
+    Files are untrusted: no code in them runs, and they are checked before the model is built. A
+    file that states no preprocessing gets that of the reference code: a direct resize to the
+    model's image size, pixels in [-1, 1].
+
+    Args:
+        path: a `.npz` file (its sidecar is `<path>.json`), a `.safetensors` file or a folder of
+            Hugging Face or timm, a `.keras` file, the folder of a run that has ended (its
+            `final.npz`), the URL of one of these, or a name of `list_weights`, which is downloaded
+            once.
+        dtype: Keras dtype policy; None is the policy that the file states, else the global one.
+
+    Returns:
+        A `LoadedModel`, which is the tuple `(model, preprocessing, classes)`.
+
+    Warns:
+        UserWarning: if the file leaves settings open; the message has those that are assumed.
+
+    Raises:
+        ValueError: if there is no model at `path` and no published weights have this name, the
+            run has not ended, or a file is damaged or describes a model that it does not hold.
+        vit_tf.pretrained.download.DownloadError: if weights cannot be downloaded.
+
+    Example:
+        >>> model, preprocessing, classes = vit_tf.load("runs/flowers")
+    """
+    path = _find(path)
+    loaded, notes = open_file(path, dtype)
+    if notes:
+        warnings.warn(f"{path}: {'; '.join(notes)}.", stacklevel=2)
+    return loaded
+
+
+def open_file(
+    path, dtype=None, assumed=None, activation="softmax"
+) -> tuple[LoadedModel, list[str]]:
+    """Reads a file, or a folder of safetensors; see `load`.
+
+    Args:
+        path: the file or folder.
+        dtype: see `load`.
+        assumed: fields of `Preprocessing` by name, for a file that states no preprocessing.
+        activation: that of `Classes`, for such a file.
+
+    Returns:
+        The loaded model, and the assumptions about the file, one sentence each.
+
+    Raises:
+        ValueError: see `load`.
+    """
+    assume = functools.partial(_assume, os.fspath(path), assumed or {}, activation)
+    if os.fspath(path).endswith(".keras"):
+        return _open_keras(path, dtype, assume), []
+    with open_checkpoint(path) as checkpoint:
+        check_file(checkpoint)
+        preprocessing, classes = checkpoint.preprocessing, checkpoint.classes
+        if preprocessing is None:
+            preprocessing, classes = assume(checkpoint.config)
+        model = create_model(checkpoint.config, dtype=dtype or checkpoint.dtype)
+        load_checkpoint(model, checkpoint, head="keep", preprocessing=preprocessing)
+        return LoadedModel(model, preprocessing, classes or Classes()), checkpoint.notes
+
+
+def _open_keras(path, dtype, assume):
+    """The loaded model of a `.keras` file."""
+    sidecar, model = read_sidecar(path), keras_file.open_model(path, dtype)
+    if sidecar.preprocessing is None:
+        return LoadedModel(model, *assume(model.config))
+    image_size = model.config.image_size
+    if sidecar.preprocessing.image_size != image_size:
+        raise ValueError(
+            f"{path}.json prepares images of {sidecar.preprocessing.image_size}, the model reads "
+            f"{image_size}. Restore or delete it."
+        )
+    return LoadedModel(model, sidecar.preprocessing, sidecar.classes or Classes())
+
+
+def _assume(path, fields, activation, config) -> tuple[Preprocessing, Classes]:
+    """Preprocessing and classes for a file that states none.
+
+    Classes have names if the file has the name and the number of classes of published weights.
+    """
+    published = find_file_record(path, config.num_classes)
+    labels = class_names(config.num_classes) if published else ()
+    preprocessing = Preprocessing(image_size=config.image_size, **fields)
+    return preprocessing, Classes(labels=labels, activation=activation)
+
+
+def _find(path):
+    """The path of a file, or of a folder of safetensors."""
+    path = find_weights(path)
+    if is_run_folder(path):
+        return final_weights(path)
+    if storage.is_folder(path) and not is_safetensors_folder(path):
+        refuse_pickle(path)
+        raise ValueError(
+            f"{path} holds no model: expected model.safetensors, or config.json and final.npz of a "
+            "run."
+        )
+    return path
+
+
+def _read_images(images):
+    """Yields the pixels of each image, uint8 `[H, W, 3]`."""
+    if isinstance(images, str | os.PathLike):
+        images = [images]
+    elif not isinstance(images, list | tuple):
+        images = np.asarray(images)
+        images = images[None] if images.ndim == 3 else images
+        if images.ndim != 4:
+            raise _no_image(images)
+    for image in images:
+        if isinstance(image, str | os.PathLike):
+            yield read_image(image)
+            continue
+        image = np.asarray(image)
+        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
+            raise _no_image(image)
+        yield image
+
+
+def _no_image(array):
+    return ValueError(
+        "An image is the path of a file, or a uint8 array [H, W, 3] of values 0 .. 255. Received: "
+        f"{array.dtype} {list(array.shape)}. Convert it with numpy.asarray(image, 'uint8')."
+    )
