@@ -49,8 +49,9 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 
-# TensorFlow reads this when it is imported. Otherwise it prints a dozen lines about the machine, and
-# errors about devices that are not there; errors that matter are raised. A value of the user holds.
+# TensorFlow reads this when it is imported. Otherwise it prints a dozen lines about the machine,
+# and errors about devices that are not there; errors that matter are raised. A value of the user
+# holds.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 # Public name -> the module that defines it; the other names of `__all__` are modules.

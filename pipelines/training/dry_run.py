@@ -45,7 +45,8 @@ def dry_run(experiment, workdir, strategy, request=Request()):
     if data and data.few_shot:
         train, test = data.few_shot.train.source, data.few_shot.test.source
         lines.append(
-            f"few-shot evaluations: {counted(train.num_examples, 'image')} of {train}, tested on {test}"
+            f"few-shot evaluations: {counted(train.num_examples, 'image')} of {train}, tested on "
+            f"{test}"
         )
     if (step := checkpoints.newest(run.checkpoints)) is not None:
         lines.append(f"resumes from: step {step} of {run.path}")

@@ -272,8 +272,8 @@ def _report_average(settings, steps):
     share = initial_share(settings.ema_decay, settings.ema_warmup, steps)
     if share > 0.1:
         _log.info(
-            f"{share:.0%} of the average are still the initial weights, after {counted(steps, 'step')} with "
-            f"train.ema_decay={settings.ema_decay:g}: set train.ema_warmup=true, train for more "
+            f"{share:.0%} of the average are still the initial weights, after "
+            f"{counted(steps, 'step')} with train.ema_decay={settings.ema_decay:g}: set train.ema_warmup=true, train for more "
             "steps, or set a smaller train.ema_decay"
         )
 

@@ -57,6 +57,7 @@ def check_class_sizes(labels, source, needed, setting, otherwise) -> np.ndarray:
         fix = fix if counts[label] else otherwise
         raise DataError(
             f"The class {source.labels[label]!r} of {source} has "
-            f"{counted(int(counts[label]), 'image')}, fewer than the {needed} of {setting}. {fix[0].upper()}{fix[1:]}."
+            f"{counted(int(counts[label]), 'image')}, fewer than the {needed} of {setting}. "
+            f"{fix[0].upper()}{fix[1:]}."
         )
     return counts

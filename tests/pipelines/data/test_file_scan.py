@@ -50,12 +50,14 @@ def test_files_of_every_format_are_whole(tmp_path, whole, monkeypatch):
     source = open_source(write(tmp_path, whole), "train")
     monkeypatch.setattr(file_scan, "decode_error", lambda data: pytest.fail("decoded"))
     assert list(file_scan.find_bad_files(source)) == []
-    assert "all 9 files are those of whole images" in file_scan.scan([source], "auto", False)
+    assert "scanned 9 files: all begin and end" in file_scan.scan([source], "auto", False)
 
 
 def test_every_bad_file_is_named_at_once(tmp_path, whole, logged):
     source = open_source(write(tmp_path, whole | BAD), "train")
-    with pytest.raises(DataError, match="6 of 15 files cannot be decoded, named above.*skip"):
+    with pytest.raises(
+        DataError, match="6 of 15 files cannot be decoded; they are named above.*skip"
+    ):
         file_scan.scan([source], "headers", False)
     named = dict(line.removeprefix("cannot be decoded: ").split(": ", 1) for line in logged)
     assert {name.split(" of ")[0] for name in named} == BAD.keys()
