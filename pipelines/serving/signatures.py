@@ -45,6 +45,8 @@ def make_signatures(model, preprocessing, classes=None) -> dict:
         classes: its `vit_tf.Classes`; None means a softmax. Without labels, classes are named 0,
             1, ...
 
+    A call with inputs of another shape fails; the message states the shape of the signature.
+
     Returns:
         Dict from name to `tf.function` with a fixed input signature. The functions use the model's
         variables. The first use traces them, with the implementation of the ops chosen then.
@@ -123,30 +125,76 @@ def _uint8_stage(stages, preprocessing):
 
 def _on_images(compute, dtype=tf.float32):
     """A signature that takes images of values 0 .. 255."""
+
+    # Not a lambda: TensorFlow would put its name into error messages.
+    def compute_checked(images):
+        return compute(_checked_images(images))
+
     images = tf.TensorSpec([None, None, None, 3], dtype, name="images")
-    return tf.function(compute, [images], autograph=False)
+    return tf.function(compute_checked, [images], autograph=False)
 
 
 def _on_bytes(classify_bytes, classify, preprocessing):
     """A signature that takes encoded images."""
 
-    # Not a lambda: TensorFlow would put its name into error messages.
     def compute(image_bytes):
-        return classify_bytes(image_bytes, classify, preprocessing)
+        return classify_bytes(_checked_bytes(image_bytes), classify, preprocessing)
 
     image_bytes = tf.TensorSpec([None], tf.string, name="image_bytes")
     return tf.function(compute, [image_bytes], autograph=False)
+
+
+def _checked_images(images):
+    """The images; fails if their shape is not that of the signature."""
+    shape = _received_shape(images)
+    is_right = (
+        tf.equal(tf.size(shape), 4)
+        & tf.equal(tf.reduce_prod(shape[3:]), 3)
+        & tf.reduce_all(shape[1:3] > 0)
+    )
+    return _checked(
+        images,
+        is_right,
+        "expected images of shape [batch, height, width, 3], with three channels and at least one "
+        "pixel each, but received the shape",
+        shape,
+    )
+
+
+def _checked_bytes(image_bytes):
+    """The encoded images; fails if they are not a vector."""
+    shape = _received_shape(image_bytes)
+    return _checked(
+        image_bytes,
+        tf.equal(tf.size(shape), 1),
+        "expected image_bytes of shape [batch], a list with the contents of each image file, also "
+        "for one image, but received the shape",
+        shape,
+    )
+
+
+def _received_shape(inputs):
+    # A call with other shapes than those of its signature runs. TensorFlow would compute the rank
+    # from the signature, when it optimizes the graph: this operation hides what is known.
+    return tf.shape(tf.raw_ops.PlaceholderWithDefault(input=inputs, shape=None))
+
+
+def _checked(inputs, condition, *message):
+    with tf.control_dependencies([_assert(condition, message, "input>checked")]):
+        return tf.identity(inputs)
+
+
+def _assert(condition, message, name):
+    # `Assert` adds the least text to this message. Python puts two lines about the operation before
+    # it, unless the name of the operation contains ">" (TensorFlow 2.20).
+    return tf.raw_ops.Assert(condition=condition, data=message, summarize=10, name=name)
 
 
 def _classify_all(image_bytes, classify, preprocessing):
     """The outputs of `classify`; fails if an image cannot be decoded."""
     inputs, valid = decoding.decode_batch(image_bytes, preprocessing)
     bad = tf.where(tf.logical_not(valid))[:, 0]
-    # `Assert` adds the least text to this message. Python puts two lines about the operation before
-    # it, unless the name of the operation contains ">" (TensorFlow 2.20).
-    all_valid = tf.raw_ops.Assert(
-        condition=tf.reduce_all(valid), data=[_undecodable(bad)], name="images>decoded"
-    )
+    all_valid = _assert(tf.reduce_all(valid), [_undecodable(bad)], "images>decoded")
     with tf.control_dependencies([all_valid]):
         return classify(tf.identity(inputs))
 
