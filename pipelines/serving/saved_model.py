@@ -15,6 +15,7 @@ from pipelines.serving.atomic_directory import atomic_directory
 from pipelines.serving.saved_model_check import TOLERANCE, check_saved_model
 from pipelines.serving.signatures import make_signatures
 from pipelines.serving.stored_weights import stored_weights
+from pipelines.serving.warm_up import write_requests
 from pipelines.stored_models.exported import MARKER, is_saved_model
 from vit_tf import packing
 from vit_tf.files import storage
@@ -80,7 +81,7 @@ def export(
     are faster, and their library: run its `assets.extra/load_ops.py` before loading it. The
     library fits the minor version of TensorFlow and the kind of processor that are used here. The
     weights of encoder blocks are packed if `vit_tf.pack_model` covers the model, in the precision
-    of its compute dtype.
+    of its compute dtype. Both contain requests with which TensorFlow Serving warms them up.
 
     The export is written to a temporary directory. It is renamed, or copied to a URL, only after a
     new process, which can import only TensorFlow, computed the same outputs as the model's
@@ -199,7 +200,7 @@ def _library_path():
 def _add_library(directory):
     folder = os.path.join(directory, os.path.dirname(LOADER))
     try:
-        os.mkdir(folder)
+        os.makedirs(folder, exist_ok=True)
         shutil.copyfile(_library_path(), os.path.join(folder, _LIBRARY))
         with open(os.path.join(directory, LOADER), "w", encoding="utf-8") as file:
             file.write(_LOADER_LINES)
@@ -215,8 +216,9 @@ def _write(model, signatures, directory):
         concrete = {name: f.get_concrete_function() for name, f in signatures.items()}
     try:
         tf.saved_model.save(root, directory, signatures=concrete)
-    except tf.errors.OpError as error:
-        raise RunError(f"Cannot write the SavedModel {directory}: {error.message}") from None
+        write_requests(directory, list(signatures), model.config.image_size)
+    except (tf.errors.OpError, OSError) as error:
+        raise RunError(f"Cannot write the SavedModel {directory}: {error}") from None
 
 
 def _files(directory):

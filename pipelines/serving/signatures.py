@@ -1,6 +1,8 @@
 """The signatures of an exported model, one TensorFlow function each.
 
 `B` images, `K` classes, `D` width, `R` representation size, `N` patches on `rows x columns`.
+
+Inputs of another rank, or with other channels, fail the call; the message states the right shape.
 """
 
 import functools
@@ -44,8 +46,6 @@ def make_signatures(model, preprocessing, classes=None) -> dict:
         preprocessing: its `vit_tf.Preprocessing`.
         classes: its `vit_tf.Classes`; None means a softmax. Without labels, classes are named 0,
             1, ...
-
-    A call with inputs of another shape fails; the message states the shape of the signature.
 
     Returns:
         Dict from name to `tf.function` with a fixed input signature. The functions use the model's
