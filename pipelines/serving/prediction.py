@@ -152,10 +152,10 @@ def _check_image(path):
         raise _undecodable(path) from None
 
 
-def _undecodable(path):
+def _undecodable(path, addition=""):
     return UserError(
         f"Cannot decode {path}. Expected a whole {FORMATS} file of at most "
-        f"{MAX_PIXELS // 10**6} megapixels."
+        f"{MAX_PIXELS // 10**6} megapixels{addition}."
     )
 
 
@@ -174,7 +174,8 @@ def _results(outputs, labels, paths, top):
     probabilities, valid = (outputs[name].numpy() for name in ("probabilities", "valid"))
     for path, row, whole in zip(paths, probabilities, valid, strict=True):
         if not whole:
-            raise _undecodable(path)
+            # It could be decoded before: it has changed, or the limit of an export is lower.
+            raise _undecodable(path, ", or of fewer if the model was exported with --max_pixels")
         # A stable sort keeps equal probabilities in label order.
         best = np.argsort(-row, kind="stable")[:top]
         yield {

@@ -19,6 +19,7 @@ from pipelines.serving.warm_up import write_requests
 from pipelines.stored_models.exported import MARKER, is_saved_model
 from vit_tf import packing
 from vit_tf.files import storage
+from vit_tf.images.decoding import MAX_PIXELS
 
 # The forms are also the names of their directories.
 PORTABLE, FUSED = typing.get_args(ExportForm)
@@ -73,7 +74,13 @@ class ExportReport:
 
 
 def export(
-    model, preprocessing, output, overwrite=False, form=PORTABLE, classes=None
+    model,
+    preprocessing,
+    output,
+    overwrite=False,
+    form=PORTABLE,
+    classes=None,
+    max_pixels=MAX_PIXELS,
 ) -> ExportReport:
     """Writes `<output>/<form>`, a SavedModel.
 
@@ -94,15 +101,16 @@ def export(
         overwrite: replace an existing SavedModel. A copy to a URL that was cut is always replaced.
         form: "portable" or "fused".
         classes: the model's `vit_tf.Classes`; None means unnamed ones, and a softmax.
+        max_pixels: the most pixels of an encoded image that the signatures decode.
 
     Raises:
-        UserError: if the model cannot be exported, the output exists or cannot be written, or
-            `form` is "fused" and there are no compiled ops.
+        UserError: if the model cannot be exported, the output exists or cannot be written,
+            `max_pixels` is out of range, or `form` is "fused" and there are no compiled ops.
         RunError: if the outputs of export and model differ. No files are left.
     """
     check_output(output, overwrite, form)
     served, coverage = (model, None) if form == PORTABLE else packing.packed_or_same(model)
-    signatures = make_signatures(served, preprocessing, classes)
+    signatures = make_signatures(served, preprocessing, classes, max_pixels)
     path = os.path.join(output, form)
     loader = LOADER if form == FUSED else None
     traced = custom_ops.implementation(_IMPLEMENTATIONS[form])
@@ -119,6 +127,7 @@ def export(
             tolerance,
             loader and os.path.join(temporary, loader),
             classes,
+            max_pixels,
         )
         size = sum(entry.stat().st_size for entry in _files(temporary))
     return ExportReport(
