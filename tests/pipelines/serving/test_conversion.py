@@ -220,6 +220,26 @@ def test_a_folder_that_cannot_store_the_filter_passes_only_its_conversion(tmp_pa
     assert not again.passed and "\npreprocessing: antialias: None -> True" in str(again)
 
 
+@pytest.mark.parametrize(
+    ("config", "tolerance"),
+    [
+        (tiny.config(), 1e-5),
+        (tiny.config(stem={"stage_depths": ()}, image_size=32), 1e-5),
+        (tiny.config(stem=MODELS["hybrid"]["stem"], image_size=32), 1e-4),
+        (RESNETS["BiT"], 1e-4),
+        (RESNETS["AxialResNet"], 1e-4),
+    ],
+    ids=("ViT", "hybrid without units", "hybrid", "BiT", "AxialResNet"),
+)
+def test_residual_units_may_round_more(config, tolerance):
+    first = dataclasses.replace(summary(), config=config.to_dict())
+    for factor, passed in ((0.9, True), (1.1, False)):
+        other = dataclasses.replace(first, logits=first.logits * (1 + factor * tolerance))
+        report = parity.compare(first, other)
+        assert report.passed == passed
+        assert f"(allowed: {tolerance:.0e})" in str(report)
+
+
 def test_report_tells_what_differs():
     first = summary()
     assert parity.compare(first, first).passed
