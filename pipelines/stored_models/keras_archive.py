@@ -18,11 +18,13 @@ import keras
 
 import vit_tf
 from pipelines.stored_models.stored_model import OpenedModel, StoredConfig, StoredModel
+from vit_tf.checkpoints.loading import not_finite, warn_not_finite
 from vit_tf.checkpoints.sidecar import read_sidecar
 from vit_tf.config.checks import POLICIES
 from vit_tf.families import FAMILIES, config_from_dict, family_of
 from vit_tf.files import storage
 from vit_tf.size_checks import MAX_COMPRESSION, check_size
+from vit_tf.weights import published_arrays
 
 _CONFIG, _WEIGHTS = "config.json", "model.weights.h5"
 # The configuration of a `vit_tf` model has about 1 kB.
@@ -56,6 +58,7 @@ class KerasArchive(StoredModel):
                 model.load_weights(weights)
             except Exception as error:  # Keras raises many unrelated types for damaged weights.
                 raise _unreadable(self.path, error) from None
+        warn_not_finite(self.path, not_finite(published_arrays(model)))
         preprocessing = sidecar.preprocessing
         if preprocessing is None:
             return OpenedModel(model, *self._assume(config, opening))
