@@ -51,6 +51,13 @@ def define(values):
         "mixed_bfloat16.",
         flag_values=values,
     )
+    flags.DEFINE_integer(
+        "max_pixels",
+        None,
+        "The most pixels of an encoded image that the export decodes; a larger one counts as bad. "
+        "By default 134,217,728, which is also the highest value.",
+        flag_values=values,
+    )
     flags.DEFINE_bool("overwrite", False, "Replace an existing export.", flag_values=values)
 
 
@@ -60,14 +67,18 @@ def main(values, arguments):
     from pipelines.serving import saved_model
     from pipelines.stored_models import model_source
     from pipelines.stored_models.stored_model import Opening
+    from vit_tf.images.decoding import MAX_PIXELS
 
+    max_pixels = MAX_PIXELS if values.max_pixels is None else values.max_pixels
     source = model_source.find(*request.model_path_and_weights(values), values.labels)
     forms = typing.get_args(ExportForm) if values.format == "both" else [values.format]
     for form in forms:
         saved_model.check_output(output, values.overwrite, form)
     model, preprocessing, classes = source.open_model(Opening(PRECISIONS.get(values.precision)))
     for form in forms:
-        report = saved_model.export(model, preprocessing, output, values.overwrite, form, classes)
+        report = saved_model.export(
+            model, preprocessing, output, values.overwrite, form, classes, max_pixels
+        )
         print(report)
         print(_usage(report))
 

@@ -16,12 +16,14 @@ import zlib
 import h5py
 import keras
 
+from vit_tf.checkpoints.loading import not_finite, warn_not_finite
 from vit_tf.config import ModelConfig
 from vit_tf.config.checks import POLICIES
 from vit_tf.create import create_model
 from vit_tf.families import FAMILIES, config_from_dict, family_of
 from vit_tf.files import storage
 from vit_tf.size_checks import MAX_COMPRESSION, check_size
+from vit_tf.weights import published_arrays
 
 _CONFIG, _WEIGHTS = "config.json", "model.weights.h5"
 # The configuration of a `vit_tf` model has about 1 kB.
@@ -65,6 +67,7 @@ def open_model(path, dtype=None) -> keras.Model:
             model.load_weights(weights)
         except Exception as error:  # Keras raises many unrelated types for damaged weights.
             raise _unreadable(path, error) from None
+    warn_not_finite(path, not_finite(published_arrays(model)))
     return model
 
 

@@ -7,7 +7,7 @@ input.
 import tensorflow as tf
 
 from pipelines.errors import first_line
-from vit_tf.images.decoding import decode_image
+from vit_tf.images.decoding import MAX_PIXELS, decode_image
 from vit_tf.images.image_file import foreign_format
 
 
@@ -33,12 +33,13 @@ def can_decode(images):
     return map_ignoring_errors(decode, images, (), tf.data.AUTOTUNE).get_single_element()[1]
 
 
-def decode_batch(image_bytes, preprocessing):
+def decode_batch(image_bytes, preprocessing, max_pixels=MAX_PIXELS):
     """Decodes and preprocesses images of mixed formats and sizes; bad ones become zeros.
 
     Args:
         image_bytes: string `[B]`.
         preprocessing: `vit_tf.Preprocessing`.
+        max_pixels: images with more pixels are not decoded.
 
     Returns:
         float32 `[B, h, w, 3]`, the model's input, zero where decoding failed; and bool `[B]`, true
@@ -46,7 +47,7 @@ def decode_batch(image_bytes, preprocessing):
     """
     shape = (*preprocessing.image_size, 3)
     tried = map_ignoring_errors(
-        lambda data: preprocessing(decode_image(data)),
+        lambda data: preprocessing(decode_image(data, max_pixels)),
         image_bytes,
         shape,
         tf.data.AUTOTUNE,

@@ -4,6 +4,7 @@ import dataclasses
 import logging
 import os
 import tempfile
+import warnings
 
 import vit_tf
 from pipelines.config.fields import check_local
@@ -49,7 +50,10 @@ def convert(
     with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=parent) as folder:
         written = os.path.join(folder, name)
         before = _open_and_write(source, weights, dtype, written, layout, destination)
-        after = dataclasses.replace(_summarize(written, "final", dtype), name=destination)
+        with warnings.catch_warnings():
+            # Those about the weights were shown when the source was read.
+            warnings.simplefilter("ignore")
+            after = dataclasses.replace(_summarize(written, "final", dtype), name=destination)
         report = parity.compare(before, after, _NOT_STORED.get(layout, ()))
         if report.passed:
             _move_into_place(written, destination)

@@ -157,8 +157,8 @@ def _read(image):
 
 
 def _undecodable(image):
-    # The reason is None if only the model's own limits are smaller.
-    return image_file.undecodable(image.path, decode_error(image.content))
+    reason = decode_error(image.content) or "the model was exported with a smaller --max_pixels"
+    return image_file.undecodable(image.path, reason)
 
 
 def _batches(items):

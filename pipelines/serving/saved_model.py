@@ -15,9 +15,11 @@ from pipelines.serving.atomic_directory import atomic_directory
 from pipelines.serving.saved_model_check import TOLERANCE, check_saved_model
 from pipelines.serving.signatures import make_signatures
 from pipelines.serving.stored_weights import stored_weights
+from pipelines.serving.warm_up import write_requests
 from pipelines.stored_models.exported import MARKER, is_saved_model
 from vit_tf import packing
 from vit_tf.files import storage
+from vit_tf.images.decoding import MAX_PIXELS
 
 # The forms are also the names of their directories.
 PORTABLE, FUSED = typing.get_args(ExportForm)
@@ -72,7 +74,13 @@ class ExportReport:
 
 
 def export(
-    model, preprocessing, output, overwrite=False, form=PORTABLE, classes=None
+    model,
+    preprocessing,
+    output,
+    overwrite=False,
+    form=PORTABLE,
+    classes=None,
+    max_pixels=MAX_PIXELS,
 ) -> ExportReport:
     """Writes `<output>/<form>`, a SavedModel.
 
@@ -80,7 +88,7 @@ def export(
     are faster, and their library: run its `assets.extra/load_ops.py` before loading it. The
     library fits the minor version of TensorFlow and the kind of processor that are used here. The
     weights of encoder blocks are packed if `vit_tf.pack_model` covers the model, in the precision
-    of its compute dtype.
+    of its compute dtype. Both contain requests with which TensorFlow Serving warms them up.
 
     The export is written to a temporary directory. It is renamed, or copied to a URL, only after a
     new process, which can import only TensorFlow, computed the same outputs as the model's
@@ -93,15 +101,16 @@ def export(
         overwrite: replace an existing SavedModel. A copy to a URL that was cut is always replaced.
         form: "portable" or "fused".
         classes: the model's `vit_tf.Classes`; None means unnamed ones, and a softmax.
+        max_pixels: the most pixels of an encoded image that the signatures decode.
 
     Raises:
-        UserError: if the model cannot be exported, the output exists or cannot be written, or
-            `form` is "fused" and there are no compiled ops.
+        UserError: if the model cannot be exported, the output exists or cannot be written,
+            `max_pixels` is out of range, or `form` is "fused" and there are no compiled ops.
         RunError: if the outputs of export and model differ. No files are left.
     """
     check_output(output, overwrite, form)
     served, coverage = (model, None) if form == PORTABLE else packing.packed_or_same(model)
-    signatures = make_signatures(served, preprocessing, classes)
+    signatures = make_signatures(served, preprocessing, classes, max_pixels)
     path = os.path.join(output, form)
     loader = LOADER if form == FUSED else None
     traced = custom_ops.implementation(_IMPLEMENTATIONS[form])
@@ -118,6 +127,7 @@ def export(
             tolerance,
             loader and os.path.join(temporary, loader),
             classes,
+            max_pixels,
         )
         size = sum(entry.stat().st_size for entry in _files(temporary))
     return ExportReport(
@@ -199,7 +209,7 @@ def _library_path():
 def _add_library(directory):
     folder = os.path.join(directory, os.path.dirname(LOADER))
     try:
-        os.mkdir(folder)
+        os.makedirs(folder, exist_ok=True)
         shutil.copyfile(_library_path(), os.path.join(folder, _LIBRARY))
         with open(os.path.join(directory, LOADER), "w", encoding="utf-8") as file:
             file.write(_LOADER_LINES)
@@ -215,8 +225,9 @@ def _write(model, signatures, directory):
         concrete = {name: f.get_concrete_function() for name, f in signatures.items()}
     try:
         tf.saved_model.save(root, directory, signatures=concrete)
-    except tf.errors.OpError as error:
-        raise RunError(f"Cannot write the SavedModel {directory}: {error.message}") from None
+        write_requests(directory, list(signatures), model.config.image_size)
+    except (tf.errors.OpError, OSError) as error:
+        raise RunError(f"Cannot write the SavedModel {directory}: {error}") from None
 
 
 def _files(directory):

@@ -11,7 +11,7 @@ from pipelines.serving import clean_process
 from pipelines.serving.signatures import TOP_CLASSES
 from vit_tf.analysis.attention_maps import attention_maps
 from vit_tf.analysis.relative_difference import relative_difference
-from vit_tf.images.decoding import decode_image
+from vit_tf.images.decoding import MAX_PIXELS, decode_image
 from vit_tf.preprocessing import Classes
 
 # Largest relative difference allowed between the export and the model, by compute dtype. Graph
@@ -38,7 +38,14 @@ class Comparison:
 
 
 def check_saved_model(
-    model, preprocessing, directory, signatures, tolerance, loader=None, classes=None
+    model,
+    preprocessing,
+    directory,
+    signatures,
+    tolerance,
+    loader=None,
+    classes=None,
+    max_pixels=MAX_PIXELS,
 ) -> Comparison:
     """Calls a SavedModel in a process with TensorFlow only, and compares it with a model.
 
@@ -51,6 +58,7 @@ def check_saved_model(
         tolerance: largest `relative_difference` that is allowed, see `TOLERANCE`.
         loader: Python file that the process runs before it loads the SavedModel, or None.
         classes: the model's `vit_tf.Classes`; None means unnamed ones, and a softmax.
+        max_pixels: the most pixels of an encoded image, at least those of the model's own images.
 
     Raises:
         RunError: if the process cannot load or run it, or an output differs by more than
@@ -58,7 +66,7 @@ def check_saved_model(
     """
     calls, expected, classes = [], [], classes or Classes()
     labels = classes.names(model.config.num_classes)
-    for name, images, inputs in _calls(preprocessing.image_size):
+    for name, images, inputs in _calls(preprocessing.image_size, max_pixels):
         if name in signatures:
             calls.append((name, inputs))
             with custom_ops.implementation("reference"):
@@ -85,7 +93,7 @@ def check_saved_model(
     return Comparison(largest, load_seconds)
 
 
-def _calls(image_size):
+def _calls(image_size, max_pixels):
     """Yields `(signature, images, inputs)`: a call, and the images in its inputs.
 
     Images are uint8 arrays, or None for an image that cannot be decoded. `labels` has no inputs.
@@ -101,8 +109,9 @@ def _calls(image_size):
         for name in ("serving_default", "embed", "attend"):
             yield name, list(images), images.astype(np.float32)
         yield "serving_uint8", list(images), images
-    jpeg = tf.io.encode_jpeg(odd[0]).numpy()
-    png = tf.io.encode_png(tiny[0]).numpy()
+    first, second = [x for x in (*odd, *tiny, *own) if x.size // 3 <= max_pixels][:2]
+    jpeg = tf.io.encode_jpeg(first).numpy()
+    png = tf.io.encode_png(second).numpy()
     decoded = [decode_image(data).numpy() for data in (jpeg, png)]
     yield "serving_bytes", decoded, [jpeg, png]
     yield "serving_bytes_lenient", [decoded[0], None, decoded[1]], [jpeg, jpeg[:-9], png]

@@ -1,6 +1,8 @@
 """The signatures of an exported model, one TensorFlow function each.
 
 `B` images, `K` classes, `D` width, `R` representation size, `N` patches on `rows x columns`.
+
+Inputs of another rank, or with other channels, fail the call; the message states the right shape.
 """
 
 import functools
@@ -20,7 +22,7 @@ TOP_CLASSES = 5
 _MAX_NAMED = 10
 
 
-def make_signatures(model, preprocessing, classes=None) -> dict:
+def make_signatures(model, preprocessing, classes=None, max_pixels=MAX_PIXELS) -> dict:
     """Builds the signatures of a model.
 
     All take images of any size with values 0 .. 255; `preprocessing` is part of the function.
@@ -44,16 +46,18 @@ def make_signatures(model, preprocessing, classes=None) -> dict:
         preprocessing: its `vit_tf.Preprocessing`.
         classes: its `vit_tf.Classes`; None means a softmax. Without labels, classes are named 0,
             1, ...
+        max_pixels: an encoded image of more pixels counts as a bad file.
 
     Returns:
         Dict from name to `tf.function` with a fixed input signature. The functions use the model's
         variables. The first use traces them, with the implementation of the ops chosen then.
 
     Raises:
-        UserError: if the model is unpooled, or model and preprocessing do not fit together.
+        UserError: if the model is unpooled, model and preprocessing do not fit together, or
+            `max_pixels` is too small for the model or too large for `decode_image`.
     """
     classes = classes or Classes()
-    _check(model, preprocessing, classes.labels)
+    _check(model, preprocessing, classes.labels, max_pixels)
     names = classes.names(model.config.num_classes)
 
     @tf.function(input_signature=[], autograph=False)
@@ -81,6 +85,28 @@ def make_signatures(model, preprocessing, classes=None) -> dict:
     def classify_inputs(inputs):
         return classify(stages.first(inputs))
 
+    features = _feature_signatures(model, preprocessing)
+    if model.head is None:
+        return features
+    decode = functools.partial(
+        decoding.decode_batch, preprocessing=preprocessing, max_pixels=max_pixels
+    )
+    return {
+        "serving_default": _on_images(lambda images: classify_inputs(preprocessing(images))),
+        "serving_uint8": _on_images(lambda images: classify(first_stage_uint8(images)), tf.uint8),
+        "serving_bytes": _on_bytes(
+            lambda data: _classify_all(*decode(data), classify_inputs, max_pixels)
+        ),
+        "serving_bytes_lenient": _on_bytes(
+            lambda data: _classify_valid(*decode(data), classify_inputs)
+        ),
+        "labels": labels,
+    } | features
+
+
+def _feature_signatures(model, preprocessing):
+    """`embed` and, if the model has patches, `attend`."""
+
     def embed(images):
         return {"embedding": tf.cast(model.features(preprocessing(images)), tf.float32)}
 
@@ -90,15 +116,7 @@ def make_signatures(model, preprocessing, classes=None) -> dict:
     features = {"embed": _on_images(embed)}
     if model.config.grid is not None:
         features["attend"] = _on_images(attend)
-    if model.head is None:
-        return features
-    return {
-        "serving_default": _on_images(lambda images: classify_inputs(preprocessing(images))),
-        "serving_uint8": _on_images(lambda images: classify(first_stage_uint8(images)), tf.uint8),
-        "serving_bytes": _on_bytes(_classify_all, classify_inputs, preprocessing),
-        "serving_bytes_lenient": _on_bytes(_classify_valid, classify_inputs, preprocessing),
-        "labels": labels,
-    } | features
+    return features
 
 
 def _uint8_stage(stages, preprocessing):
@@ -123,35 +141,80 @@ def _uint8_stage(stages, preprocessing):
 
 def _on_images(compute, dtype=tf.float32):
     """A signature that takes images of values 0 .. 255."""
-    images = tf.TensorSpec([None, None, None, 3], dtype, name="images")
-    return tf.function(compute, [images], autograph=False)
-
-
-def _on_bytes(classify_bytes, classify, preprocessing):
-    """A signature that takes encoded images."""
 
     # Not a lambda: TensorFlow would put its name into error messages.
-    def compute(image_bytes):
-        return classify_bytes(image_bytes, classify, preprocessing)
+    def compute_checked(images):
+        return compute(_checked_images(images))
+
+    images = tf.TensorSpec([None, None, None, 3], dtype, name="images")
+    return tf.function(compute_checked, [images], autograph=False)
+
+
+def _on_bytes(compute):
+    """A signature that takes encoded images."""
+
+    def compute_checked(image_bytes):
+        return compute(_checked_bytes(image_bytes))
 
     image_bytes = tf.TensorSpec([None], tf.string, name="image_bytes")
-    return tf.function(compute, [image_bytes], autograph=False)
+    return tf.function(compute_checked, [image_bytes], autograph=False)
 
 
-def _classify_all(image_bytes, classify, preprocessing):
-    """The outputs of `classify`; fails if an image cannot be decoded."""
-    inputs, valid = decoding.decode_batch(image_bytes, preprocessing)
-    bad = tf.where(tf.logical_not(valid))[:, 0]
+def _checked_images(images):
+    """The images; fails if their shape is not that of the signature."""
+    shape = _received_shape(images)
+    is_right = (
+        tf.equal(tf.size(shape), 4)
+        & tf.equal(tf.reduce_prod(shape[3:]), 3)
+        & tf.reduce_all(shape[1:3] > 0)
+    )
+    return _checked(
+        images,
+        is_right,
+        "expected images of shape [batch, height, width, 3], with three channels and at least one "
+        "pixel each, but received the shape",
+        shape,
+    )
+
+
+def _checked_bytes(image_bytes):
+    """The encoded images; fails if they are not a vector."""
+    shape = _received_shape(image_bytes)
+    return _checked(
+        image_bytes,
+        tf.equal(tf.size(shape), 1),
+        "expected image_bytes of shape [batch], a list with the contents of each image file, also "
+        "for one image, but received the shape",
+        shape,
+    )
+
+
+def _received_shape(inputs):
+    # A call with other shapes than those of its signature runs. TensorFlow would compute the rank
+    # from the signature, when it optimizes the graph: this operation hides what is known.
+    return tf.shape(tf.raw_ops.PlaceholderWithDefault(input=inputs, shape=None))
+
+
+def _checked(inputs, condition, *message):
+    with tf.control_dependencies([_assert(condition, message, "input>checked")]):
+        return tf.identity(inputs)
+
+
+def _assert(condition, message, name):
     # `Assert` adds the least text to this message. Python puts two lines about the operation before
     # it, unless the name of the operation contains ">" (TensorFlow 2.20).
-    all_valid = tf.raw_ops.Assert(
-        condition=tf.reduce_all(valid), data=[_undecodable(bad)], name="images>decoded"
-    )
+    return tf.raw_ops.Assert(condition=condition, data=message, summarize=10, name=name)
+
+
+def _classify_all(inputs, valid, classify, max_pixels):
+    """The outputs of `classify`; fails if an image could not be decoded."""
+    bad = tf.where(tf.logical_not(valid))[:, 0]
+    all_valid = _assert(tf.reduce_all(valid), [_undecodable(bad, max_pixels)], "images>decoded")
     with tf.control_dependencies([all_valid]):
         return classify(tf.identity(inputs))
 
 
-def _undecodable(bad):
+def _undecodable(bad, max_pixels):
     """The message about images at the indices `bad`, int64 `[n]`; a scalar string tensor."""
     named = tf.strings.as_string(bad[:_MAX_NAMED])
     return tf.strings.join(
@@ -160,15 +223,14 @@ def _undecodable(bad):
             tf.strings.reduce_join(named, separator=", "),
             tf.where(tf.size(bad) > _MAX_NAMED, " and more", ""),
             f" of the batch, counted from 0, cannot be decoded: expected whole {FORMATS} files "
-            f"of at most {MAX_PIXELS:,} pixels. The signature serving_bytes_lenient "
+            f"of at most {max_pixels:,} pixels. The signature serving_bytes_lenient "
             "returns results for the others",
         ]
     )
 
 
-def _classify_valid(image_bytes, classify, preprocessing):
-    """The outputs of `classify`, NaN or "" for images that cannot be decoded, and `valid`."""
-    inputs, valid = decoding.decode_batch(image_bytes, preprocessing)
+def _classify_valid(inputs, valid, classify):
+    """The outputs of `classify`, NaN or "" for images that could not be decoded, and `valid`."""
     outputs = {
         name: tf.where(valid[:, None], value, "" if value.dtype == tf.string else float("nan"))
         for name, value in classify(inputs).items()
@@ -176,7 +238,7 @@ def _classify_valid(image_bytes, classify, preprocessing):
     return outputs | {"valid": valid}
 
 
-def _check(model, preprocessing, labels):
+def _check(model, preprocessing, labels, max_pixels):
     config = model.config
     if not config.pooled:
         raise UserError(
@@ -187,6 +249,12 @@ def _check(model, preprocessing, labels):
         raise UserError(
             f"The preprocessing makes images of {preprocessing.image_size}, the model reads "
             f"{config.image_size} (height, width). Use the preprocessing it was trained with."
+        )
+    height, width = config.image_size
+    if not height * width <= max_pixels <= MAX_PIXELS:
+        raise UserError(
+            f"--max_pixels must be from {height * width:,}, the pixels of the model's own images "
+            f"of {height} x {width}, to {MAX_PIXELS:,}. Received: {max_pixels:,}."
         )
     if config.num_classes and len(labels) not in (0, config.num_classes):
         raise UserError(

@@ -273,8 +273,8 @@ def _report_average(settings, steps):
     if share > 0.1:
         _log.info(
             f"{share:.0%} of the average are still the initial weights, after "
-            f"{counted(steps, 'step')} with train.ema_decay={settings.ema_decay:g}: set train.ema_warmup=true, train for more "
-            "steps, or set a smaller train.ema_decay"
+            f"{counted(steps, 'step')} with train.ema_decay={settings.ema_decay:g}: set "
+            "train.ema_warmup=true, train for more steps, or set a smaller train.ema_decay"
         )
 
 

@@ -4,6 +4,9 @@ Everything is checked before the first variable changes.
 """
 
 import dataclasses
+import warnings
+
+import numpy as np
 
 from vit_tf.checkpoints.published.model_rules import variables_by_path
 from vit_tf.checkpoints.shapes import check_grid, summarize
@@ -54,6 +57,8 @@ class LoadReport:
 def load_checkpoint(model, checkpoint, mapping, head, source_grid=None) -> LoadReport:
     """Loads an open checkpoint into a model; see `vit_tf.weights.load_npz`.
 
+    Warns about values that are not finite.
+
     Args:
         model: the model.
         checkpoint: has `path`, `shapes`, `check`, `read`, `trained_config` and `grid` as
@@ -84,12 +89,16 @@ def load_checkpoint(model, checkpoint, mapping, head, source_grid=None) -> LoadR
             checkpoint.check(key)
 
     # Arrays are read again, one at a time, so that memory never holds the whole file and the model.
+    bad = []
     for rule in loaded:
         if (key := _first_key(rule)) in positions:
+            arrays = [positions[key]]
             variables[rule.name].assign(positions[key])
         else:
             arrays = [checkpoint.read(key) for key in rule.shapes]
             variables[rule.name].assign(rule.to_tensor(arrays))
+        bad += not_finite(zip(rule.shapes, arrays, strict=True))
+    warn_not_finite(path, bad)
     reset = [rule for rule in head_rules if rule not in loaded_head]
     for rule in reset:
         _reset(variables[rule.name], mapping.head_layer(model, _first_key(rule)))
@@ -107,6 +116,22 @@ def load_checkpoint(model, checkpoint, mapping, head, source_grid=None) -> LoadR
         ],
         converted=getattr(checkpoint, "is_converted", False),
     )
+
+
+def not_finite(arrays) -> list[str]:
+    """The keys of the arrays that hold NaN or infinite values, of pairs of key and array."""
+    return [key for key, array in arrays if not np.isfinite(array).all()]
+
+
+def warn_not_finite(path, keys):
+    """Warns that the arrays `keys` of the file `path` hold NaN or infinite values, if any do."""
+    if keys:
+        # Always from this line: Python then shows a text once, however often a file is loaded.
+        warnings.warn(
+            f"{path} has NaN or infinite values in {len(keys)} of its arrays, first in {keys[0]}. "
+            "The model's results will not be numbers; use other weights.",
+            stacklevel=1,
+        )
 
 
 def _check_trained_fields(config, trained, mapping, path):

@@ -4,6 +4,8 @@ The size in the header is checked before the file is decoded, so that a small fi
 gigabytes. Training, evaluation, prediction and exported models share this code.
 """
 
+import functools
+
 import numpy as np
 import tensorflow as tf
 
@@ -32,8 +34,8 @@ _BRANCHES = np.zeros(256, np.int32)
 _BRANCHES[list(_FIRST_BYTES)] = np.arange(len(_FIRST_BYTES)) + 1
 
 
-def decode_image(image_bytes):
-    """Decodes one JPEG, PNG, GIF, BMP or WebP file of at most `MAX_PIXELS`.
+def decode_image(image_bytes, max_pixels=MAX_PIXELS):
+    """Decodes one JPEG, PNG, GIF, BMP or WebP file of limited size.
 
     - Gray images become three equal channels; an alpha channel is dropped.
     - 16-bit values keep their high byte.
@@ -46,6 +48,7 @@ def decode_image(image_bytes):
 
     Args:
         image_bytes: scalar string tensor, the contents of the file.
+        max_pixels: the most pixels that it may have, an int.
 
     Returns:
         uint8 `[H, W, 3]`.
@@ -58,25 +61,26 @@ def decode_image(image_bytes):
     # formats come first, and the others are in a separate function.
     image = tf.cond(
         tf.io.is_jpeg(image_bytes),
-        lambda: _decode(image_bytes, tf.io.extract_jpeg_shape(image_bytes)[:2]),
+        lambda: _decode(image_bytes, tf.io.extract_jpeg_shape(image_bytes)[:2], max_pixels),
         lambda: tf.cond(
             tf.equal(tf.strings.substr(image_bytes, 0, 4), b"\x89PNG"),
-            lambda: _decode(image_bytes, _png_size(image_bytes)),
-            lambda: _decode_rarer(image_bytes),
+            lambda: _decode(image_bytes, _png_size(image_bytes), max_pixels),
+            lambda: _rarer_decoder(max_pixels)(image_bytes),
         ),
     )
     image.set_shape([None, None, 3])
     return image
 
 
-def check_size(size):
-    """Returns an operation that fails if an image of this size has more than `MAX_PIXELS`.
+def check_size(size, max_pixels=MAX_PIXELS):
+    """Returns an operation that fails if an image of this size has more than `max_pixels`.
 
     Args:
         size: (height, width), integer tensors.
+        max_pixels: int.
     """
-    few = tf.reduce_prod(tf.cast(size, tf.int64)) <= MAX_PIXELS
-    return _assert(few, f"It claims more than {MAX_PIXELS:,} pixels")
+    few = tf.reduce_prod(tf.cast(size, tf.int64)) <= max_pixels
+    return _assert(few, f"It claims more than {max_pixels:,} pixels")
 
 
 def _assert(condition, message):
@@ -90,9 +94,9 @@ def _refused(message):
         return tf.zeros([0, 0, 3], tf.uint8)
 
 
-def _decode(contents, size, channels=3):
+def _decode(contents, size, max_pixels, channels=3):
     """Decodes a file whose header claims `size`; TensorFlow checks the complete signature."""
-    with tf.control_dependencies([check_size(size)]):
+    with tf.control_dependencies([check_size(size, max_pixels)]):
         contents = tf.identity(contents)
         return tf.io.decode_image(contents, channels=channels, expand_animations=False)
 
@@ -109,23 +113,33 @@ def _png_size(image_bytes):
     return tf.bitcast(sides, tf.int32)  # height, width
 
 
-@tf.function(
-    input_signature=[tf.TensorSpec([], tf.string)],
-    autograph=False,
-    experimental_attributes={"_noinline": True},
-)
-def _decode_rarer(image_bytes):
+@functools.cache
+def _rarer_decoder(max_pixels):
+    """`_decode_rarer` for a limit, as a function of TensorFlow that is traced once."""
+
+    @tf.function(
+        input_signature=[tf.TensorSpec([], tf.string)],
+        autograph=False,
+        experimental_attributes={"_noinline": True},
+    )
+    def decode_rarer(image_bytes):
+        return _decode_rarer(image_bytes, max_pixels)
+
+    return decode_rarer
+
+
+def _decode_rarer(image_bytes, max_pixels):
     """Decodes a file that is neither JPEG nor PNG."""
     header = tf.ensure_shape(_first_bytes(image_bytes, _HEADER_BYTES), [_HEADER_BYTES])
 
     def gif():
         size = _integer(header[8:10]), _integer(header[6:8])
-        with tf.control_dependencies([check_size(size)]):
-            return _decode(*_first_frame_of_gif(tf.identity(image_bytes)))
+        with tf.control_dependencies([check_size(size, max_pixels)]):
+            return _decode(*_first_frame_of_gif(tf.identity(image_bytes)), max_pixels)
 
     def bmp():  # a negative height means rows from top to bottom
         size = tf.abs(_integer(header[22:26])), _integer(header[18:22])
-        return _decode(image_bytes, size)
+        return _decode(image_bytes, size, max_pixels)
 
     return tf.switch_case(
         tf.gather(_BRANCHES, tf.cast(header[0], tf.int32)),
@@ -133,7 +147,7 @@ def _decode_rarer(image_bytes):
             lambda: _refused(f"It is not a {FORMATS} file"),
             gif,
             bmp,
-            lambda: _decode_webp(image_bytes, header),
+            lambda: _decode_webp(image_bytes, header, max_pixels),
         ],
     )
 
@@ -144,7 +158,7 @@ def _integer(values):
     return tf.cast(values, tf.int64)
 
 
-def _decode_webp(image_bytes, header):
+def _decode_webp(image_bytes, header, max_pixels):
     """Decodes a WebP file; `header` holds its first bytes, uint8 `[32]`.
 
     TensorFlow decodes to three channels only if there is no alpha, and decodes an animation only to
@@ -153,7 +167,7 @@ def _decode_webp(image_bytes, header):
     """
 
     def decode(contents, size, channels):
-        image = _decode(contents, size, channels)
+        image = _decode(contents, size, max_pixels, channels)
         return tf.ensure_shape(image, [None, None, None])[..., :3]
 
     def lossy():

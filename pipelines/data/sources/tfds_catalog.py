@@ -102,8 +102,8 @@ def _temporary_folder():
     folder = tempfile.mkdtemp(prefix="vit_tf-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     _log.info(
-        f"{tfds.core.constants.DATA_DIR} cannot be written: preparing built-in data in {folder} "
-        "for this process; TFDS_DATA_DIR or data.data_dir names a folder that keeps them"
+        f"the folder of TFDS cannot be written: preparing built-in data in {folder} for this "
+        "process; TFDS_DATA_DIR or data.data_dir names a folder that keeps them"
     )
     return folder
 

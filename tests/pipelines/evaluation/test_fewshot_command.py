@@ -170,6 +170,7 @@ def test_wrong_input_is_one_sentence(command, tmp_path, flags, texts):
     assert not os.path.exists(tmp_path / "out/fewshot.json")
 
 
+@pytest.mark.filterwarnings("ignore:nan.npz has NaN or infinite values")
 def test_models_without_usable_features(command, tmp_path):
     unpooled = tiny_experiment("model.classifier=unpooled", "model.layers=1").model.config(10)
     vit_tf.save_npz(vit_tf.create_model(unpooled), tmp_path / "unpooled.npz")

@@ -260,6 +260,7 @@ def test_damaged_weights_are_broken(examine, monkeypatch, tmp_path):
     assert found["shipped model"] == {"file": str(damaged), "loads": False}
 
 
+@pytest.mark.filterwarnings("ignore:.*digits.npz has NaN or infinite values")
 def test_weights_with_nan_are_broken(examine, monkeypatch, tmp_path):
     path = pathlib.Path(model_source._SHIPPED_PATH)
     with np.load(path, allow_pickle=False) as file:

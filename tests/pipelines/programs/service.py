@@ -7,6 +7,7 @@ EXPORTS holds a portable and a fused SavedModel. The program prints one JSON obj
     valid: `valid` of both for the image and for bytes that are no image
     refusal: the error of the fused one before its loader has run
     fused: its logits after that
+    errors: what each form says about images with four channels and a string outside a list
     growth: bytes by which 300 requests made the memory of the process grow
     ours: packages of this project that were imported
 """
@@ -86,6 +87,21 @@ def growth(model, image):
     return memory() - before
 
 
+def errors(model, data):
+    """The messages about inputs of another shape."""
+    wrong = [
+        ("serving_default", {"images": tf.zeros([1, 20, 30, 4])}),
+        ("serving_bytes", {"image_bytes": tf.constant(data)}),
+    ]
+    found = []
+    for name, inputs in wrong:
+        try:
+            found.append(str(model.signatures[name](**inputs)))
+        except tf.errors.InvalidArgumentError as error:
+            found.append(error.message)
+    return found
+
+
 def main(exports, image):
     exports, data = pathlib.Path(exports), pathlib.Path(image).read_bytes()
     files, portable = [data, b"x"], exports / "portable"
@@ -98,7 +114,8 @@ def main(exports, image):
     except RuntimeError as error:
         refusal = str(error)
     runpy.run_path(str(exports / "fused" / "assets.extra" / "load_ops.py"))
-    fused = tf.saved_model.load(exports / "fused").signatures["serving_bytes"]
+    fused = tf.saved_model.load(exports / "fused")
+    logits = fused.signatures["serving_bytes"](tf.constant([data]))["logits"]
     seen = {
         "ops": sorted(ops),
         "unknown": sorted(op for op in ops if op_def_registry.get(op) is None),
@@ -106,7 +123,8 @@ def main(exports, image):
         "session": session["logits"][0].tolist(),
         "valid": [eager["valid"].numpy().tolist(), session["valid"].tolist()],
         "refusal": refusal,
-        "fused": fused(tf.constant([data]))["logits"].numpy()[0].tolist(),
+        "fused": logits.numpy()[0].tolist(),
+        "errors": [errors(model, data), errors(fused, data)],
         "growth": growth(model, data),
         "ours": sorted({name.split(".")[0] for name in sys.modules} & {"keras", "vit_tf"}),
     }

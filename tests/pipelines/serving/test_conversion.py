@@ -160,6 +160,7 @@ def test_a_head_of_zeros_hides_nothing(tmp_path):
     assert not report.passed and "features: they differ" in str(report)
 
 
+@pytest.mark.filterwarnings("ignore:.*bad.npz has NaN or infinite values")
 def test_nothing_is_replaced_before_the_result_is_known(tmp_path):
     model = make("ViT")
     good, bad = str(tmp_path / "good.npz"), str(tmp_path / "bad.npz")
@@ -218,6 +219,26 @@ def test_a_folder_that_cannot_store_the_filter_passes_only_its_conversion(tmp_pa
     assert report.passed and "note: preprocessing: antialias: None -> True" in str(report)
     again = conversion.check(path, folder)
     assert not again.passed and "\npreprocessing: antialias: None -> True" in str(again)
+
+
+@pytest.mark.parametrize(
+    ("config", "tolerance"),
+    [
+        (tiny.config(), 1e-5),
+        (tiny.config(stem={"stage_depths": ()}, image_size=32), 1e-5),
+        (tiny.config(stem=MODELS["hybrid"]["stem"], image_size=32), 1e-4),
+        (RESNETS["BiT"], 1e-4),
+        (RESNETS["AxialResNet"], 1e-4),
+    ],
+    ids=("ViT", "hybrid without units", "hybrid", "BiT", "AxialResNet"),
+)
+def test_residual_units_may_round_more(config, tolerance):
+    first = dataclasses.replace(summary(), config=config.to_dict())
+    for factor, passed in ((0.9, True), (1.1, False)):
+        other = dataclasses.replace(first, logits=first.logits * (1 + factor * tolerance))
+        report = parity.compare(first, other)
+        assert report.passed == passed
+        assert f"(allowed: {tolerance:.0e})" in str(report)
 
 
 def test_report_tells_what_differs():

@@ -238,6 +238,37 @@ def test_command_keeps_the_dtype_unless_told_otherwise(
     assert found == {dtype.as_datatype_enum for dtype in products}
 
 
+def test_command_limits_the_pixels_of_encoded_images(command, tmp_path, monkeypatch, no_process):
+    """Also at the lowest limit, the model's own 11 x 14 pixels, the export passes its check."""
+    names = ("serving_bytes", "serving_bytes_lenient", "labels")
+    monkeypatch.setattr(saved_model, "make_signatures", only(*names))
+    vit_tf.save_npz(make()[0], tmp_path / "model.npz", make()[1])
+    paths = ("--model=model.npz", "--output=out")
+    for value in ("0", "-5", "153", str(2**27 + 1)):
+        result = command("export", *paths, f"--max_pixels={value}")
+        assert_user_error(result, "--max_pixels must be from 154, ", f"11 x 14, to {2**27:,}. Rec")
+        assert f"Received: {int(value):,}." in result.stderr
+    assert_user_error(command("export", *paths, "--max_pixels=many"), "--max_pixels", "many")
+    assert not (tmp_path / "out").exists()
+    result = command("export", *paths, "--max_pixels=154")
+    assert result.returncode == 0, result.stderr
+
+    signatures = tf.saved_model.load(tmp_path / "out" / "portable").signatures
+    formats = ("PNG", "JPEG", "GIF", "BMP", "WEBP")
+    files = [encoded.encode(encoded.pixels(*size), x) for x in formats for size in SIZES]
+    valid = signatures["serving_bytes_lenient"](image_bytes=tf.constant(files))["valid"]
+    assert valid.numpy().tolist() == [True, False, True] * len(formats)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"images 1, 4, 7, .* most 154 pixels"):
+        signatures["serving_bytes"](image_bytes=tf.constant(files))
+    (tmp_path / "image.png").write_bytes(files[1])
+    result = command("predict", "--model=out", "image.png")
+    assert_user_error(result, "Cannot decode image.png", "134 megapixels", "fewer", "--max_pixels")
+
+
+# At, above and below a limit of 154 pixels.
+SIZES = ((14, 11), (5, 31), (1, 1))
+
+
 def test_a_precision_that_does_not_exist(command):
     result = command("export", "--precision=float8")
     assert_user_error(result, "--precision", "float32|mixed_bfloat16|mixed_float16")

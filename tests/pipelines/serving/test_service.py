@@ -84,6 +84,13 @@ def test_the_service_computes_what_the_model_computes(served, way):
     assert served["valid"] == [[True, False]] * 2
 
 
+def test_the_service_says_which_shape_it_takes(served):
+    for images, image_bytes in served["errors"]:
+        assert "expected images of shape [batch, height, width, 3]" in images
+        assert "received the shape] [1 20 30 4]" in images
+        assert "expected image_bytes of shape [batch]" in image_bytes
+
+
 def test_the_memory_of_a_service_stays_flat(served):
     """A leak of the smallest tensor of a request, 786 kB of images, would be 236 MB."""
     assert served["growth"] < 100e6

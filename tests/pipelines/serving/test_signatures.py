@@ -1,5 +1,7 @@
 """For all inputs, the signatures of an export return the results of the model."""
 
+import re
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -145,6 +147,34 @@ def test_empty_batch(token):
         assert {name: value.shape for name, value in outputs.items()} == {
             name: (0, *shape) for name, shape in expected.items()
         }
+
+
+IMAGES = r"expected images of shape \[batch, height, width, 3\], with three channels"
+IMAGE_BYTES = r"expected image_bytes of shape \[batch\], a list"
+
+
+@pytest.mark.parametrize("form", ["portable", "fused"])
+def test_inputs_of_another_shape_are_refused(exported, form):
+    """One sentence states the shape that the signature takes, and the one that it received."""
+    loaded = tf.saved_model.load(exported.folder / form)
+    for name in ("serving_default", "serving_uint8", "embed", "attend"):
+        dtype = tf.uint8 if name == "serving_uint8" else tf.float32
+        # Also of the model's own size, which the fused form reads by another path, 11 x 14.
+        for shape in ([1, 11, 14, 4], [2, 11, 14, 1], [11, 14, 3], [1, 1, 11, 14, 3], [1, 0, 5, 3]):
+            with pytest.raises(tf.errors.InvalidArgumentError) as raised:
+                loaded.signatures[name](images=tf.zeros(shape, dtype))
+            assert_one_sentence(raised.value.message, IMAGES, shape)
+    for name in ("serving_bytes", "serving_bytes_lenient"):
+        for value, shape in ((b"GIF", []), ([[b"GIF"]], [1, 1])):
+            with pytest.raises(tf.errors.InvalidArgumentError) as raised:
+                loaded.signatures[name](image_bytes=tf.constant(value))
+            assert_one_sentence(raised.value.message, IMAGE_BYTES, shape)
+
+
+def assert_one_sentence(message, expected, shape):
+    received = re.escape(str(shape).replace(",", ""))
+    pattern = rf"Graph execution error:\s+assertion failed: \[{expected}.*shape\] {received}"
+    assert re.match(rf"{pattern}\s+\[\[{{{{node input>checked}}}}\]\]", message), message
 
 
 def test_bytes(token):

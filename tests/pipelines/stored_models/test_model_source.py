@@ -81,6 +81,16 @@ def test_models_open_from_every_source(run, tmp_path, kind):
     np.testing.assert_array_equal(fresh(images), model(images))
 
 
+def test_a_keras_file_with_values_that_are_not_finite(tmp_path):
+    model = tiny.model()
+    model.head.kernel.assign(model.head.kernel * np.nan)
+    model.head.bias.assign(model.head.bias + np.inf)
+    model.save(tmp_path / "model.keras")
+    with pytest.warns(UserWarning, match=r"model\.keras has NaN .* in 2 of .* head/") as seen:
+        model_source.find(tmp_path / "model.keras").open_model()
+    assert len(seen) == 1
+
+
 def test_safetensors_without_a_size_load_into_a_grid_that_is_no_square(tmp_path):
     """As `finetune --init_from` does it."""
     donor = tiny.model(seed=1, heads=1, image_size=(11, 14), **safetensors_models.TIMM)

@@ -88,6 +88,14 @@ def pickled(path):
     return with_array(path, "head/kernel", np.array([Payload(path)], dtype=object))
 
 
+def repeated(path):
+    """NumPy would read the last one of two members with the same name."""
+    write(path, arrays())
+    with zipfile.ZipFile(path, "a") as file, pytest.warns(UserWarning, match="Duplicate name"):
+        file.writestr("head/bias.npy", member(arrays()["head/bias"] + 1))
+    return path
+
+
 def truncated(path):
     write(path, arrays())
     path.write_bytes(path.read_bytes()[:-200])
@@ -188,6 +196,7 @@ FILES = {
     ),
     "header bomb": (header_bomb, "head/kernel"),
     "lzma": (lzma, "neither stored nor deflated"),
+    "one name twice": (repeated, "it holds head/bias.npy twice"),
 }
 
 

@@ -7,6 +7,7 @@ import pytest
 
 import vit_tf
 from tests.vit_tf import numpy_vit, tiny
+from tests.vit_tf.checkpoints import safetensors_models
 from tests.vit_tf.checkpoints.npz_files import assert_same_values, params_of, refused, saved, write
 
 POSITIONS = numpy_vit.POSITIONS
@@ -266,3 +267,29 @@ def test_positions_are_dropped_by_a_model_without(tmp_path):
     bare = saved(model, tmp_path / "bare.npz")
     with pytest.raises(ValueError, match="or 'none'"):
         vit_tf.load_npz(tiny.shared(), bare)
+
+
+@pytest.mark.parametrize("layout", ["npz", "timm"])
+def test_values_that_are_not_finite_are_named_once(layout, tmp_path):
+    donor = tiny.shared(1, **safetensors_models.TIMM)
+    donor.position_embedding.table.assign(donor.position_embedding.table * np.nan)
+    donor.blocks[0].mlp.dense_0.bias.assign(donor.blocks[0].mlp.dense_0.bias + np.inf)
+    path = tmp_path / "model.npz"
+    if layout == "npz":
+        vit_tf.save_npz(donor, path)
+    else:
+        path = tmp_path
+        safetensors_models.save(donor, path, "timm")
+    load = vit_tf.load_npz if layout == "npz" else vit_tf.load_safetensors
+    model = tiny.shared(2, **safetensors_models.TIMM)
+    with pytest.warns(UserWarning, match="NaN or infinite values") as seen:
+        load(model, path)
+    (message,) = [str(warning.message) for warning in seen]
+    assert f"has NaN or infinite values in 2 of its arrays, first in {POSITIONS}. " in message
+    assert str(path) in message
+    np.testing.assert_array_equal(np.isinf(model.blocks[0].mlp.dense_0.bias), True)
+    # Arrays that are not loaded do not matter.
+    donor = tiny.shared(1, **safetensors_models.TIMM)
+    donor.head.bias.assign(donor.head.bias * np.nan)
+    vit_tf.save_npz(donor, tmp_path / "head.npz")
+    vit_tf.load_npz(model, tmp_path / "head.npz", head="reset")

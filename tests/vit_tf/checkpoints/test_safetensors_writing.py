@@ -1,5 +1,6 @@
 """Models that a safetensors layout cannot store; failed writes keep the old files."""
 
+import numpy as np
 import pytest
 
 import vit_tf
@@ -20,7 +21,7 @@ CUSTOM_STEM = {"stage_depths": (1,), **EPSILONS}
         ("huggingface", tiny.config(representation_size=7), "either a tanh layer"),
         ("timm", tiny.config(representation_size=7), "no tanh layer"),
         ("timm", tiny.config(layer_norm_epsilon=1e-5), "layer_norm_epsilon is 1e-06"),
-        ("timm", tiny.config(stem=(), image_size=32), "group_norm_epsilon is 1e-05"),
+        ("timm", tiny.config(stem=(), image_size=32), "stem.group_norm_epsilon is 1e-05"),
         (
             "timm",
             tiny.config(stem=CUSTOM_STEM | {"variance_epsilon": 0.0}, image_size=16),
@@ -43,6 +44,42 @@ def test_what_cannot_be_written(tmp_path, layout, config, reason):
     with pytest.raises(ValueError, match=reason):
         safetensors_models.write(tmp_path / "new", layout, config, preprocessing, None, {})
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("config", "field", "wanted", "module"),
+    [
+        (tiny.config(layer_norm_epsilon=1e-5), "layer_norm_epsilon", 1e-6, "LayerNorm"),
+        (tiny.config(stem=(), image_size=32), "stem.group_norm_epsilon", 1e-5, "GroupNorm"),
+        (BIT.replace(group_norm_epsilon=1e-6), "group_norm_epsilon", 1e-5, "GroupNorm"),
+    ],
+    ids=("ViT", "hybrid", "BiT"),
+)
+def test_an_epsilon_that_timm_cannot_read_is_set_there(tmp_path, config, field, wanted, module):
+    """The error says how, and the copy of which it speaks is written."""
+    model = tiny.shared_of(config)
+    *path, name = field.split(".")
+    value = getattr(config.stem if path else config, name)
+    with pytest.raises(ValueError, match=f"timm's {field} is {wanted}, here {value}") as raised:
+        safetensors_models.save(model, tmp_path, "timm")
+    for part in (
+        f"create_model with {field}={wanted}",
+        "copy.set_weights(model.get_weights())",
+        "timm.create_model('local-dir:FOLDER', pretrained=True)",
+        f"set eps = {value} in every torch.nn.{module} ",
+    ):
+        assert part in str(raised.value)
+
+    changed = {"stem": config.stem.to_dict() | {name: wanted}} if path else {name: wanted}
+    copy = vit_tf.create_model(config.replace(**changed))
+    copy.set_weights(model.get_weights())
+    safetensors_models.save(copy, tmp_path, "timm")
+    written = safetensors_models.load(tmp_path)[0]
+    assert getattr(written.config.stem if path else written.config, name) == wanted
+    images = tiny.images(size=config.image_size)
+    outputs, expected = written(images), copy(images)
+    assert np.abs(expected - model(images)).max() > 0
+    np.testing.assert_allclose(outputs, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize(

@@ -161,3 +161,13 @@ def test_the_limit_counts_pixels():
         png[29:33] = struct.pack(">I", zlib.crc32(png[12:29]))
         with pytest.raises(tf.errors.InvalidArgumentError, match=text):
             decode_image(bytes(png))
+
+
+@pytest.mark.parametrize("name", READABLE)
+def test_another_limit(name):
+    contents = READABLE[name][1]
+    image = decode_image(contents)
+    pixels = image.shape[0] * image.shape[1]
+    np.testing.assert_array_equal(decode_image(contents, pixels), image)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=f"claims more than {pixels - 1:,} "):
+        decode_image(contents, pixels - 1)

@@ -41,8 +41,8 @@ class NpzArchive:
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if it is not an archive of plain arrays, or its members claim more data than
-            they hold.
+        ValueError: if it is not an archive of plain arrays, has two members of one name, or its
+            members claim more data than they hold.
     """
 
     def __init__(self, path):
@@ -63,7 +63,11 @@ class NpzArchive:
             claimed = sum(member.file_size for member in self._zip.infolist())
             if claimed > _MOST_RATIO * self._file.seek(0, os.SEEK_END):
                 raise self._damaged(f"its directory claims {claimed} bytes")
+            seen = set()
             for member in self._zip.infolist():
+                if member.filename in seen:
+                    raise self._damaged(f"it holds {member.filename} twice")
+                seen.add(member.filename)
                 if member.compress_type not in _COMPRESSIONS:
                     raise self._damaged(f"{member.filename} is neither stored nor deflated")
                 if member.filename.endswith(".npy"):

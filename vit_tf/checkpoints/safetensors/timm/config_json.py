@@ -208,6 +208,23 @@ def cannot(reason) -> ValueError:
     return ValueError(f"This model cannot be written in the timm layout: {reason}.")
 
 
+def cannot_state(name, wanted, value, module) -> ValueError:
+    """The error for an epsilon that the layout cannot state.
+
+    Args:
+        name: the field of the configuration.
+        wanted: its value in timm.
+        value: its value here.
+        module: the class of PyTorch that has it.
+    """
+    return cannot(
+        f"timm's {name} is {wanted}, here {value}, and config.json cannot state another. Write a "
+        f"copy: vit_tf.create_model with {name}={wanted}, then copy.set_weights("
+        "model.get_weights()). In timm, model = timm.create_model('local-dir:FOLDER', "
+        f"pretrained=True), and set eps = {value} in every torch.nn.{module} of model.modules()"
+    )
+
+
 def _check_arguments(arguments):
     for name in arguments:
         if arguments.raw(name) == _REQUIRED_VALUES.get(name):

@@ -11,7 +11,7 @@ import numpy as np
 from vit_tf.checkpoints.rule import Rule
 from vit_tf.checkpoints.safetensors import infer_config
 from vit_tf.checkpoints.safetensors.rules import convolution
-from vit_tf.checkpoints.safetensors.timm.config_json import cannot
+from vit_tf.checkpoints.safetensors.timm.config_json import cannot, cannot_state
 
 # Kernels are standardized as (w - mean) / sqrt(variance + 1e-8), in hybrids and BiT models alike.
 EPSILONS = {"group_norm_epsilon": 1e-5, "variance_epsilon": 1e-8, "deviation_epsilon": 0.0}
@@ -74,14 +74,16 @@ def rescaled(kernel, variance_epsilon, deviation_epsilon):
     return (kernel * np.sqrt(EPSILONS["variance_epsilon"] / excess)).astype(np.float32)
 
 
-def check_writable(config):
-    """Raises `ValueError` unless timm can compute the same as a stem or ResNet."""
-    wanted = EPSILONS["group_norm_epsilon"]
-    if config.group_norm_epsilon != wanted:
-        raise cannot(
-            f"timm's group_norm_epsilon is {wanted}, here {config.group_norm_epsilon}; create the "
-            "model with that epsilon, load the weights and compare its logits before writing it"
-        )
+def check_writable(config, prefix=""):
+    """Raises `ValueError` unless timm can compute the same as a stem or ResNet.
+
+    Args:
+        config: its configuration.
+        prefix: "stem." for a stem; for messages.
+    """
+    wanted, value = EPSILONS["group_norm_epsilon"], config.group_norm_epsilon
+    if value != wanted:
+        raise cannot_state(f"{prefix}group_norm_epsilon", wanted, value, "GroupNorm")
     if not config.variance_epsilon and not config.deviation_epsilon:
         raise cannot("timm standardizes kernels with an epsilon, this model without one")
     if len(config.stage_depths) > 4:

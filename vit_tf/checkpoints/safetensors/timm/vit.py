@@ -10,6 +10,7 @@ from vit_tf.checkpoints.safetensors.timm import residual
 from vit_tf.checkpoints.safetensors.timm.config_json import (
     INEXPRESSIBLE_TENSORS,
     cannot,
+    cannot_state,
     pretrained_json,
     read_config_json,
 )
@@ -95,7 +96,7 @@ def write(config, preprocessing, classes) -> WritePlan:
         extra[POSITIONS] = infer_config.sincos_table(config)
         notes.append("sincos_2d positions: written as a table")
     if stem:
-        residual.check_writable(stem)
+        residual.check_writable(stem, "stem.")
         custom = "vit_custom_hybrid"
         architecture = _HYBRIDS.get(stem.stage_depths if stem.width == 1 else None, custom)
         if architecture == custom:
@@ -258,11 +259,8 @@ def _stem(path, shapes):
 def _check_vit_writable(config):
     if reason := infer_config.inexpressible(config):
         raise cannot(reason)
-    if config.layer_norm_epsilon != LAYER_NORM_EPSILON:
-        raise cannot(
-            f"timm's layer_norm_epsilon is {LAYER_NORM_EPSILON}, here {config.layer_norm_epsilon}; "
-            "write the Hugging Face layout, which states it"
-        )
+    if (value := config.layer_norm_epsilon) != LAYER_NORM_EPSILON:
+        raise cannot_state("layer_norm_epsilon", LAYER_NORM_EPSILON, value, "LayerNorm")
     if config.representation_size:
         raise cannot(
             "timm has no tanh layer before the head (representation_size); create the model with "
