@@ -1,11 +1,11 @@
 """Lists the examples of a training batch, checks all images, or measures the input."""
 
-import json
 import math
 
 from absl import flags
 
 from pipelines.cli import command, request, shared_flags
+from pipelines.cli.output import print_json
 
 DESCRIPTION = """Prints the examples of the global batch of one training step, in their order.
 
@@ -17,16 +17,14 @@ also on the number of hosts. --workdir uses the experiment of that run and canno
 that cannot be decoded, photos with an EXIF orientation, equal files and files that are not read.
 Exit code 1 if an image cannot be decoded.
 
---throughput measures the input alone instead, and prints how many images a second the model of the
-experiment needs.
+--throughput measures the input alone; with --teraflops it prints how many images a second the model
+of the experiment needs.
 
 example: python -m pipelines.batch --step 1200 --workdir runs/pretrain-digits
 example: python -m pipelines.batch --check --set data.name=folder:/data/pets
 example: python -m pipelines.batch --throughput 20 --experiment digits
 """
 
-# Peak of a TPU v3-8 in bfloat16: four chips of 123 TFLOP/s.
-TERAFLOPS = 492.0
 SHARED_FLAGS = ("experiment", "workdir", "set")
 
 
@@ -56,9 +54,10 @@ def define(values):
     )
     flags.DEFINE_float(
         "teraflops",
-        TERAFLOPS,
-        "With --throughput: peak of the devices that this machine feeds, together, in TFLOP/s; the "
-        "default is a TPU v3-8 in bfloat16. Training is taken to reach 45 % of it.",
+        None,
+        "With --throughput: peak of the devices that this machine feeds, together, in TFLOP/s, "
+        "such as 492 for a TPU v3-8 in bfloat16. Prints how many images a second the model needs, "
+        "if training reaches 45 % of it.",
         flag_values=values,
     )
     shared_flags.define_json(values)
@@ -92,7 +91,10 @@ def main(values, arguments):
         result, format_result = _measure(values, experiment, source)
     else:
         result, format_result = _list(values, experiment, source, hosts)
-    print(json.dumps(result) if values.json else format_result(result))
+    if values.json:
+        print_json(result)
+    else:
+        print(format_result(result))
     if values.check and (count := len(result["unreadable"])):
         raise RunError(
             f"{count:,} of the images cannot be decoded. Remove or replace them, or leave them "
@@ -105,15 +107,16 @@ def _check_throughput(values):
     from pipelines.errors import UserError
 
     if values.throughput is None:
-        if values["teraflops"].present:
+        if values.teraflops is not None:
             raise UserError(
                 "--teraflops belongs to --throughput. Add it, or leave out --teraflops."
             )
         return
     _refuse(values, "throughput", "it measures the input of this machine", ("step", "hosts"))
     for name in ("throughput", "teraflops"):
-        if not 0 < values[name].value < math.inf:
-            raise UserError(f"--{name}={values[name].value:g} is not a positive number.")
+        value = values[name].value
+        if value is not None and not 0 < value < math.inf:
+            raise UserError(f"--{name}={value:g} is not a positive number.")
 
 
 def _refuse(values, flag, reason, others):
@@ -162,16 +165,19 @@ def _measure(values, experiment, source):
     result = {
         "images_per_second": measured.decoded,
         "images_per_second_without_decoding": measured.encoded,
-        "images_per_second_needed": throughput.needed_rate(config, values.teraflops),
         "data_set": str(source),
         "model": experiment.model.name,
         "image_size": list(preprocessing.image_size),
         "batch_size": experiment.train.batch_size,
         "cores": parallel_calls(),
-        "teraflops": values.teraflops,
-        "utilisation": throughput.UTILIZATION,
         "seconds": values.throughput,
     }
+    if values.teraflops is not None:
+        result |= {
+            "images_per_second_needed": throughput.needed_rate(config, values.teraflops),
+            "teraflops": values.teraflops,
+            "utilisation": throughput.UTILIZATION,
+        }
     return result, throughput.format_throughput
 
 

@@ -1,8 +1,7 @@
 """Reports the installed parts, whether they work, and how to repair them."""
 
-import json
-
 from pipelines.cli import command, shared_flags
+from pipelines.cli.output import print_json
 
 DESCRIPTION = """Examines this installation: versions, processor, devices, compiler, compiled ops.
 
@@ -30,7 +29,7 @@ def main(values, arguments):
 
     report = examination.examine(values.workdir or "runs")
     if values.json:
-        print(json.dumps(report.facts | {"broken": report.broken, "hints": report.hints}))
+        print_json(report.facts | {"broken": report.broken, "hints": report.hints})
     else:
         print(examination.format_report(report))
     if report.facts["imports"]["tensorflow"] is True:

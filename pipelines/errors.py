@@ -1,4 +1,4 @@
-"""Exceptions that end a command with a short message and a documented exit code."""
+"""Exceptions that end a command with a short message and a documented exit code; their wording."""
 
 import re
 
@@ -29,6 +29,12 @@ class NonFiniteError(RunError):
 
 class Interrupted(Exception):
     """A signal stopped the run after saving; the same command resumes it: exit code 75."""
+
+
+def counted(number, noun) -> str:
+    """The number and its noun: "1 image", "1,000 images"; a number of epochs may be a float."""
+    shown = f"{number:,}" if isinstance(number, int) else f"{number:g}"
+    return f"{shown} {noun}{'' if number == 1 else 's'}"
 
 
 def first_line(error):

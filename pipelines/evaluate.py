@@ -1,11 +1,11 @@
 """Evaluates a model on a labeled data set."""
 
 import dataclasses
-import json
 
 from absl import flags
 
 from pipelines.cli import command, request, shared_flags
+from pipelines.cli.output import print_json
 from pipelines.config.data import Data
 
 DESCRIPTION = """Evaluates a model on data.eval_split; every example counts once.
@@ -83,7 +83,7 @@ def main(values, arguments):
         max_batches=values.max_batches,
     )
     if values.json:
-        print(json.dumps(means))
+        print_json(means)
     else:
         for name, value in means.items():
             whole = isinstance(value, int) or name == "images_per_second"

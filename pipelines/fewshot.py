@@ -1,11 +1,11 @@
 """Evaluates the features of a model with a few labeled images of each class."""
 
-import json
 import os
 
 from absl import flags
 
 from pipelines.cli import command, request, shared_flags
+from pipelines.cli.output import print_json
 from pipelines.config.data import Data
 from pipelines.errors import UserError
 
@@ -103,7 +103,10 @@ def main(values, arguments):
         bad_images=data.bad_images,
         opening=Opening(assumed=data.preprocessing_fields()),
     )
-    print(json.dumps(record) if values.json else few_shot_report.text(record))
+    if values.json:
+        print_json(record)
+    else:
+        print(few_shot_report.text(record))
 
 
 def _numbers(flag, text, kind):

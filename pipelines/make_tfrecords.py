@@ -45,11 +45,10 @@ def define(values):
 
 def main(values, arguments):
     del arguments
-    from pipelines.config.counted import counted
     from pipelines.config.fields import check_local
     from pipelines.data.sources.open import open_source
     from pipelines.data.sources.record_writer import BAD_FILE, write_records
-    from pipelines.errors import UserError
+    from pipelines.errors import UserError, counted
 
     reason = "it does not change the records"
     data = request.experiment(values, effective=FIELDS, reason=reason).data

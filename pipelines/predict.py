@@ -1,11 +1,11 @@
 """Classifies images and prints the most probable classes."""
 
-import json
 import logging
 
 from absl import flags
 
 from pipelines.cli import command, request, shared_flags
+from pipelines.cli.output import print_json
 
 _log = logging.getLogger("pipelines.predict")
 
@@ -41,7 +41,7 @@ def main(values, arguments):
         if "error" in result:
             failed.append(result["error"])
         if values.json:
-            print(json.dumps(result))
+            print_json(result)
         elif "top" in result:
             print(_block(result))
     if not failed:

@@ -1,11 +1,11 @@
 """Trains every combination of some settings, and tests the best one."""
 
-import json
 import logging
 
 from absl import flags
 
 from pipelines.cli import command, request, shared_flags
+from pipelines.cli.output import print_json
 from pipelines.config.summary import summary
 
 DESCRIPTION = """Trains one model for each combination of the values of --grid, on the training
@@ -82,7 +82,7 @@ def main(values, arguments):
         return
     result = sweep.run(plan, workdir, strategy)
     if values.json:
-        print(json.dumps(result))
+        print_json(result)
 
 
 if __name__ == "__main__":

@@ -7,9 +7,8 @@ until `with_steps` replaces it.
 import dataclasses
 import fractions
 
-from pipelines.config.counted import counted
 from pipelines.config.fields import MAX_INT
-from pipelines.errors import UserError
+from pipelines.errors import UserError, counted
 
 # The setting in steps, and the same in epochs.
 _UNITS = (

@@ -1,6 +1,6 @@
 """The main numbers of an experiment in two lines, for the start of a run."""
 
-from pipelines.config.counted import counted
+from pipelines.errors import counted
 
 
 def summary(experiment, images: int | None = None) -> list[str]:

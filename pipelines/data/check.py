@@ -6,12 +6,12 @@ import hashlib
 import numpy as np
 import tensorflow as tf
 
-from pipelines.config.counted import counted
 from pipelines.data.bad_images import find_bad_images
 from pipelines.data.decoding import map_ignoring_errors
 from pipelines.data.exif import orientation
 from pipelines.data.progress_lines import ProgressLines
 from pipelines.data.sources.source import skipped_files
+from pipelines.errors import counted
 from vit_tf.images.decoding import decode_image
 
 # Encoded images in memory at a time.

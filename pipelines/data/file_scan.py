@@ -11,13 +11,12 @@ from concurrent import futures
 
 import numpy as np
 
-from pipelines.config.counted import counted
 from pipelines.data.bad_images import BadImage
 from pipelines.data.decoding import decode_error
 from pipelines.data.progress_lines import ProgressLines
 from pipelines.data.sources.files import MAX_FILE_BYTES
 from pipelines.data.sources.source import READERS, ROWS_PER_READ
-from pipelines.errors import DataError
+from pipelines.errors import DataError, counted
 from vit_tf.files import storage
 
 _log = logging.getLogger(__name__)

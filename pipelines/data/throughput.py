@@ -134,13 +134,15 @@ def format_throughput(result):
         result: the dictionary that `--json` prints.
     """
     height, width = result["image_size"]
-    return "\n".join(
-        [
-            f"{result['data_set']}: {result['cores']} cores, batches of {result['batch_size']}",
-            f"with decoding to {height} x {width}: {result['images_per_second']:,.0f} images/s",
-            f"without decoding: {result['images_per_second_without_decoding']:,.0f} images/s",
+    lines = [
+        f"{result['data_set']}: {result['cores']} cores, batches of {result['batch_size']}",
+        f"with decoding to {height} x {width}: {result['images_per_second']:,.0f} images/s",
+        f"without decoding: {result['images_per_second_without_decoding']:,.0f} images/s",
+    ]
+    if "teraflops" in result:
+        lines.append(
             f"{result['model']} at {height} x {width} needs "
             f"{result['images_per_second_needed']:,.0f} images/s on {result['teraflops']:g} "
-            f"TFLOP/s at {100 * result['utilisation']:.0f} % use",
-        ]
-    )
+            f"TFLOP/s at {100 * result['utilisation']:.0f} % use"
+        )
+    return "\n".join(lines)

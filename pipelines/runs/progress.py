@@ -9,7 +9,7 @@ import time
 
 import tensorflow as tf
 
-from pipelines.config.counted import counted
+from pipelines.errors import counted
 from pipelines.reports import tensorboard
 
 # Fraction of the time spent waiting for data from which a log line shows it, and from which a hint
@@ -157,11 +157,11 @@ class Progress:
             skipped: number of steps since the last log line that were skipped.
             loss_scale: the factor of the loss; None without loss scaling.
         """
-        counted = step - self._logged_step - skipped
+        taken = step - self._logged_step - skipped
         values = {"step": step, "learning_rate": learning_rate}
         line = f"step {step}/{self._total_steps}"
-        if counted:
-            values |= {"loss": loss_sum / counted, "gradient_norm": gradient_norm}
+        if taken:
+            values |= {"loss": loss_sum / taken, "gradient_norm": gradient_norm}
             line += f"  loss {values['loss']:.4f}"
         if skipped:
             values["skipped"] = skipped

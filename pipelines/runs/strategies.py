@@ -9,9 +9,8 @@ import urllib.parse
 
 import tensorflow as tf
 
-from pipelines.config.counted import counted
 from pipelines.config.names import Strategy
-from pipelines.errors import UserError
+from pipelines.errors import UserError, counted
 
 _log = logging.getLogger(__name__)
 

@@ -18,8 +18,7 @@ import keras
 import tensorflow as tf
 
 from pipelines.config import Experiment
-from pipelines.config.counted import counted
-from pipelines.errors import NonFiniteError, RunError, UserError
+from pipelines.errors import NonFiniteError, RunError, UserError, counted
 from pipelines.runs.json_file import read_json, write_json
 from pipelines.runs.lock import LOCKS, only_writer
 from pipelines.runs.signals import interruptible

@@ -12,7 +12,7 @@ from pipelines.config import Assignments, Experiment
 from pipelines.data.sources.open import open_source
 from pipelines.data.sources.splits import choose_splits
 from pipelines.data.sources.subset import subset_size
-from pipelines.errors import UserError
+from pipelines.errors import UserError, counted
 from pipelines.studies.sweep_table import value_text
 from pipelines.training.fine_tuning import check_initial
 from pipelines.training.prepare import resolve
@@ -80,6 +80,10 @@ class Plan:
     trials: tuple[Trial, ...]
 
 
+# Fewer held-out images make the choice of the best trial doubtful.
+_FEW_IMAGES = 100
+
+
 def make_plan(experiment, grid, hold_out, seeds, replicas, assigned=()) -> Plan:
     """Builds and checks the experiments of a sweep.
 
@@ -104,6 +108,11 @@ def make_plan(experiment, grid, hold_out, seeds, replicas, assigned=()) -> Plan:
         )
     source = open_source(base.data.name, base.data.train_split, base.data.data_dir, base.data.label)
     rest, held, examples = held_out_splits(source, hold_out)
+    if (compared := source.num_examples - examples) < _FEW_IMAGES:
+        _log.info(
+            f"the trials are compared on only {counted(compared, 'held-out image')}: each is "
+            f"{1 / compared:.1%} of the accuracy. A larger --hold_out makes the choice safer"
+        )
     checked = set()  # Initial weights and models that fit.
     say_once = functools.cache(_log.info)  # Trials with the same steps have the same lines.
     dataclasses.replace(base, seed=base.seed + max(seeds - 1, 0))  # Checks the largest seed.

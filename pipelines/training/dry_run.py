@@ -7,11 +7,10 @@ import re
 import numpy as np
 
 from pipelines.config import Request
-from pipelines.config.counted import counted
 from pipelines.config.model import model_field_types
 from pipelines.config.summary import summary
 from pipelines.data.bad_images import INPUT_ERRORS, BadImages
-from pipelines.errors import MissingDataError
+from pipelines.errors import MissingDataError, counted
 from pipelines.runs import checkpoints
 from pipelines.runs.strategies import describe
 from pipelines.runs.workdir import Workdir

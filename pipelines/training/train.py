@@ -11,9 +11,9 @@ import tensorflow as tf
 
 import vit_tf
 from pipelines.config import Request
-from pipelines.config.counted import counted
 from pipelines.config.summary import summary
 from pipelines.data.bad_images import summary_at_end
+from pipelines.errors import counted
 from pipelines.optimization.ema import ExponentialMovingAverage, initial_share
 from pipelines.optimization.loss_scale import LossScale
 from pipelines.optimization.optimizers import optimizer_of

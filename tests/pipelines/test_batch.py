@@ -183,6 +183,8 @@ def test_throughput_names_a_bad_image(command, tmp_path):
     skip = ["--set", "data.bad_images=skip"]
     result = command("batch", "--throughput", "0.1", *flags, *skip)
     assert result.returncode == 0
+    assert result.stdout.splitlines()[-1].startswith("without decoding: ")
+    result = command("batch", "--throughput", "0.1", "--teraflops", "9", *flags, *skip)
     assert result.stdout.splitlines()[-1].startswith("ViT-Ti/16 at 12 x 12 needs ")
 
 

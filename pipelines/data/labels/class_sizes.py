@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from pipelines.config.counted import counted
-from pipelines.errors import DataError
+from pipelines.errors import DataError, counted
 
 _SHOWN = 5  # Classes that a line names at most.
 

@@ -25,7 +25,6 @@ import os
 
 import numpy as np
 
-from pipelines.config.counted import counted
 from pipelines.data.labels.encoding import is_unicode
 from pipelines.data.sources.files import (
     FileSource,
@@ -33,7 +32,7 @@ from pipelines.data.sources.files import (
     absolute_path,
     make_files,
 )
-from pipelines.errors import DataError, MissingDataError
+from pipelines.errors import DataError, MissingDataError, counted
 from vit_tf.files import storage
 from vit_tf.images.decoding import SUFFIXES
 

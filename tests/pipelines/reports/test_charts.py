@@ -52,6 +52,13 @@ def test_curves_are_where_the_axes_say():
         np.testing.assert_allclose(slope * points[:, axis] + start, values, atol=1e-4 * scale)
 
 
+@pytest.mark.parametrize("values", [[1.0, 1.0], [0.0, 0.0], [0.42, 0.99], [0.01, 0.3]])
+def test_fractions_have_an_axis_within_0_and_100_percent(values):
+    chart = charts.line_chart({"a": ([1, 5], values)}, "shots", "accuracy", percent=True)
+    shown = [float(text) for text in re.findall(r">(-?[\d.]+)%<", chart.elements)]
+    assert len(shown) >= 2 and min(shown) >= 0 and max(shown) <= 100
+
+
 def test_charts_name_their_curves_and_axes():
     curves = {"first": ([1, 2], [0.5, 0.975]), "$_2$ & <b>": ([1, 3], [0.6, 0.8])}
     chart = charts.line_chart(curves, "step", "accuracy", percent=True)

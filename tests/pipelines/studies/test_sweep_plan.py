@@ -106,6 +106,20 @@ def test_at_least_one_example_is_held_out():
     assert held_out_splits(three, 0.1) == ("train[0:2]", "train[2:3]", 2)
 
 
+def test_a_choice_by_few_images_is_named(logged):
+    """1,297 digits: 130 are held out of ten percent, 65 of five."""
+    plan_of(RATES, seeds=1)
+    assert not any("compared" in line for line in logged)
+    plan_of(RATES, seeds=1, hold_out=0.05)
+    assert "compared on only 65 held-out images: each is 1.5% of the accuracy" in logged.take()
+
+
+def test_balanced_epochs_have_no_length_in_a_sweep():
+    settings = ("data.balance=sample", "schedule.warmup_steps=0", "data.mixing_epochs=2")
+    with pytest.raises(UserError, match="data.balance=sample has no length in epochs"):
+        plan_of(RATES, settings=settings)
+
+
 def test_the_users_warmup_is_not_scaled(logged):
     """The recipe's is, and a line says so once."""
     grid = ("train.steps=2,20", f"{RATE}=0.1,0.2")
