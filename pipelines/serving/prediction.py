@@ -1,5 +1,6 @@
 """Classifies image files with any model that `model_source` finds, or with a SavedModel."""
 
+import collections
 import functools
 import logging
 import os
@@ -75,23 +76,29 @@ class Image(NamedTuple):
 def find_images(paths) -> list[Image]:
     """The image files in `paths`: files as they are; for a folder, all images below it, sorted.
 
-    A path that does not exist or is not a file, and a folder without images, has an `error`.
+    A path that does not exist or is not a file, and a folder without images, has an `error`. Logs
+    how many other files the folders hold.
     """
-    found = []
+    found, others = [], collections.Counter()
     for path in paths:
         if not storage.is_folder(path):
             found.append(Image(path, error=_unusable(path)))
             continue
-        inside = sorted(
-            os.path.join(directory, name)
-            for directory, _, names in storage.walk(path, SUFFIXES)
-            for name in names
-            if name.lower().endswith(SUFFIXES)
-        )
+        inside = []
+        for directory, _, names in storage.walk(path, SUFFIXES):
+            for name in names:
+                if name.lower().endswith(SUFFIXES):
+                    inside.append(os.path.join(directory, name))
+                elif not name.startswith("."):
+                    others[os.path.splitext(name)[1].lower() or "without suffix"] += 1
+        inside.sort()
         found += [Image(file, error=_unusable(file)) for file in inside]
         if not inside:
             error = f"The folder {path} holds no image ({', '.join(SUFFIXES)})."
             found.append(Image(path, error=error))
+    if others and not all(image.error for image in found):
+        counts = ", ".join(f"{count:,} {end}" for end, count in others.items())
+        _log.info(f"files that are not read: {counts}")
     return found
 
 

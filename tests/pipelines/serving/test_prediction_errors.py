@@ -65,7 +65,8 @@ def test_unreadable_images_do_not_cost_the_other_answers(models, folder, predict
     errors = {x["path"]: x["error"] for x in results if "error" in x}
     assert [os.path.basename(path) for path in errors] == ["h_broken.png", "i_gone.png", "none.jpg"]
     assert f"Cannot decode {root / 'h_broken.png'}" in errors[str(root / "h_broken.png")]
-    *named, last = err.splitlines()
+    skipped, *named, last = err.splitlines()
+    assert skipped == "files that are not read: 1 .txt"
     assert named == list(errors.values())
     assert last == f"error: 3 of {len(images) + 3} images have no result; they are named above."
 
