@@ -99,7 +99,8 @@ def _reason(path):
         return None
     try:
         with open(path, "rb") as file:
-            size = file.seek(0, os.SEEK_END)
+            if not (size := file.seek(0, os.SEEK_END)):
+                return "it has no bytes"
             file.seek(max(0, size - _END_BYTES))
             end = file.read(_END_BYTES)
             file.seek(0)

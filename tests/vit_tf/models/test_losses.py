@@ -33,7 +33,6 @@ def model(request):
         (keras.losses.BinaryCrossentropy(), "keras.losses.BinaryCrossentropy"),
         (keras.losses.BinaryFocalCrossentropy(), "keras.losses.BinaryFocalCrossentropy"),
     ],
-    ids=str,
 )
 def test_losses_of_probabilities(model, loss, fix):
     with pytest.warns(UserWarning, match=f"returns logits.* Compile with {fix}") as caught:
