@@ -192,8 +192,8 @@ def workdir(values, command, begin, request):
 
 def _last_part(data_name):
     """The last part of `data.name`, such as "pets" of "folder:/data/pets/", for a file name."""
-    kind, _, path = data_name.rpartition(":")
-    # The version of a data set of TFDS is left out.
-    name = path if kind in ("folder", "list", "tfrecord") or not kind else kind
+    kind, _, path = data_name.partition(":")
+    # Of other names, which TFDS knows, the version follows.
+    name = path if kind in ("folder", "list", "tfrecord") else kind
     last = os.path.basename(os.path.normpath(name)).removesuffix(".csv").removesuffix(".jsonl")
     return re.sub(r"[^\w.-]", "_", last)

@@ -302,6 +302,8 @@ def test_a_dry_run_describes_the_run_and_writes_nothing(tmp_path, broken_images,
         (["data.name=digits/low"], "pretrain-digits-low"),
         (["data.name=folder:{data}/"], "pretrain-digits-my_pets"),
         (["data.name=list:{data}/labels v2.csv"], "pretrain-digits-labels_v2"),
+        (["data.name=tfrecord:gs://bucket/pets"], "pretrain-digits-pets"),
+        (["data.name=cifar10:3.0.2"], "pretrain-digits-cifar10"),
     ],
 )
 def test_a_directory_is_named_after_the_data(tmp_path, monkeypatch, settings, folder):

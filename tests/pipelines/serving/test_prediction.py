@@ -195,6 +195,12 @@ def test_names_that_are_not_text(models, tmp_path, predict, read_before):
     assert os.fsencode(json.loads(out)["path"]) == path
 
 
+def test_json_keeps_names_in_any_script(models, tmp_path, predict, read_before):
+    (tmp_path / "花.png").write_bytes(encoded.every_format()[0][0])
+    code, out, _ = predict("--model", models[2]["npz"], "--json", tmp_path / "花.png")
+    assert code == 0 and '/花.png", "top"' in out
+
+
 @pytest.mark.process
 def test_as_a_command(models, folder, tmp_path):
     root, images = folder

@@ -105,7 +105,7 @@ def test_changed_data_are_noticed(copy):
         train(EXPERIMENT, copy, one_device())
 
 
-def test_without_a_checkpoint_repaired_data_start_the_run_over(tmp_path, uncompiled):
+def test_without_a_checkpoint_repaired_data_start_the_run_over(tmp_path, logged, uncompiled):
     """A run that stopped at a bad image tells to remove it, which changes the data."""
     jpeg = encoded.encode(encoded.pixels(9, 9), "JPEG")
     tables = jpeg.index(b"\xff\xc4") + 4
@@ -120,8 +120,17 @@ def test_without_a_checkpoint_repaired_data_start_the_run_over(tmp_path, uncompi
         train(experiment, tmp_path / "run", one_device())
     assert Workdir(tmp_path / "run").read_experiment() == experiment
     (tmp_path / "data" / "a" / "bad.jpg").unlink()
+    (tmp_path / "data" / "b" / "notes.txt").touch()
+    logged.clear()
     assert train(experiment, tmp_path / "run", one_device())["step"] == 12
     assert Workdir(tmp_path / "run").read_metrics()[0]["step"] == 1
+    source = f"folder:{tmp_path}/data split 'train'"
+    assert logged[:4] == [
+        f"trains on 20 images of 2 classes (a 10, b 10) from {source}",
+        "no evaluations: data.eval_split is none",
+        "files that are not read: 1 .txt. Only .jpg, .jpeg, .png, .webp, .bmp, .gif are images",
+        "scanned 20 files: all begin and end as whole images",
+    ]
 
 
 def test_a_run_is_made_longer_by_extend_only(copy, monkeypatch, logged, uncompiled):

@@ -65,5 +65,14 @@ def test_evaluation_alone_needs_no_split_for_training(monkeypatch, logged):
     assert (data.train_split, data.eval_split) == ("auto", "test") and logged == []
 
 
+def test_training_alone_needs_no_split_for_evaluation(monkeypatch, logged):
+    """`batch` reads training data only; a folder may hold nothing else."""
+    monkeypatch.setattr(splits, "split_names", lambda name, data_dir: ("train", "extra"))
+    data = splits.choose_splits(Data(name="pets"), evaluation=False)
+    assert (data.train_split, data.eval_split) == ("train", None)
+    with pytest.raises(DataError, match="no split called test"):
+        splits.choose_splits(Data(name="pets"))
+
+
 def test_names_of_a_tfds_data_set():
     assert set(split_names("digits")) == {"train", "validation", "test"}

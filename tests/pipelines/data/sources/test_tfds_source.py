@@ -430,6 +430,25 @@ def test_folder_that_cannot_be_written(tmp_path):
     assert "data.data_dir" in _message("digits", "train", file / "below")
 
 
+def test_built_in_data_need_no_home(tmp_path, monkeypatch, logged):
+    """They are prepared in a temporary folder, once in a process."""
+    (tmp_path / "file").touch()
+    builder, opened = tfds.builder, []
+
+    def without_home(name, data_dir=None):
+        opened.append(data_dir)
+        return builder(name, data_dir=data_dir or str(tmp_path / "file" / "home"))
+
+    monkeypatch.setattr(tfds_catalog.tfds, "builder", without_home)
+    tfds_catalog._temporary_folder.cache_clear()
+    for _ in range(2):
+        assert open_source("digits", "test").num_examples == 300
+    folder = tfds_catalog._temporary_folder()
+    tfds_catalog._temporary_folder.cache_clear()
+    assert [x for x in opened if x is not None] == [folder, folder]
+    assert len(logged) == 1 and f"preparing built-in data in {folder} for this process" in logged[0]
+
+
 def test_damaged_and_lost_files(tmp_path):
     config = tfds.download.DownloadConfig(num_shards=3)
     tfds.builder("shards", data_dir=tmp_path).download_and_prepare(download_config=config)
