@@ -8,11 +8,12 @@ found; `pipelines.batch --check` decodes all of them.
 import logging
 import os
 from concurrent import futures
+from typing import NamedTuple
 
 import numpy as np
 
-from pipelines.data.bad_images import BadImage
 from pipelines.data.decoding import decode_error
+from pipelines.data.exif import orientation
 from pipelines.data.progress_lines import ProgressLines
 from pipelines.data.sources.files import MAX_FILE_BYTES
 from pipelines.data.sources.source import READERS, ROWS_PER_READ
@@ -51,12 +52,16 @@ def scan(sources, mode, is_skipping) -> str | None:
             f"the {total:,} files are not scanned; data.scan=headers does it, and `python -m "
             "pipelines.batch --check` decodes them"
         )
-    bad = {found.name: found.reason for source in sources for found in find_bad_files(source)}
-    files = counted(total, "file")
+    found = {each.name: each for source in sources for each in find_noted_files(source)}
+    bad = {name: each.reason for name, each in found.items() if each.reason}
+    turned = sum(each.is_turned for each in found.values())
+    files, note = counted(total, "file"), ""
+    if turned:
+        note = f"; {turned:,} with an EXIF orientation, which is not applied"
     if not bad:
-        return f"scanned {files}: all begin and end as whole images"
+        return f"scanned {files}: all begin and end as whole images{note}"
     if is_skipping:
-        return f"{len(bad):,} of {files} cannot be decoded and are left out"
+        return f"scanned {files}: {len(bad):,} cannot be decoded and are left out{note}"
     for name, reason in list(bad.items())[:_MOST_NAMED]:
         _log.info(f"cannot be decoded: {name}: {reason}")
     named = "they are" if len(bad) <= _MOST_NAMED else f"the first {_MOST_NAMED} are"
@@ -66,22 +71,27 @@ def scan(sources, mode, is_skipping) -> str | None:
     )
 
 
-def find_bad_files(source):
-    """Yields a `BadImage` for each file of a `DataSource` that a scan finds; each file once."""
+class NotedFile(NamedTuple):
+    """A file that cannot be decoded, or a photo that its EXIF orientation would turn."""
+
+    name: str
+    reason: str | None  # why it cannot be decoded
+    is_turned: bool
+
+
+def find_noted_files(source):
+    """Yields the `NotedFile`s of a `DataSource`, each once; it reads 2 kB of the others."""
     seen, total = set(), source.num_examples
     progress = ProgressLines(f"scanning the files of {source}", total)
     with futures.ThreadPoolExecutor(READERS) as readers:
         for start in range(0, total, ROWS_PER_READ):
             indices = np.arange(start, min(start + ROWS_PER_READ, total))
-            ids = source.ids(indices)
+            ids = source.ids(indices).tolist()
             paths = source.locate(indices)["path"]
-            for index, example_id, reason in zip(
-                indices, ids, readers.map(_reason, paths), strict=True
-            ):
-                if reason and example_id not in seen:
+            for example_id, noted in zip(ids, readers.map(_examine, paths), strict=True):
+                if any(noted) and example_id not in seen:
                     seen.add(example_id)
-                    name = source.describe(int(example_id))
-                    yield BadImage(int(index), int(example_id), name, reason)
+                    yield NotedFile(source.describe(example_id), *noted)
             progress.show(int(indices[-1]) + 1)
 
 
@@ -91,25 +101,26 @@ def _has_local_files(source):
     )
 
 
-def _reason(path):
-    """Why a file cannot be decoded; None if it can, as far as its ends show."""
+def _examine(path):
+    """`reason` and `is_turned` of a file, as far as its ends show."""
     if not path:
-        return decode_error(b"")
+        return decode_error(b""), False
     if storage.is_url(os.fsdecode(path)):  # In a list of local files.
-        return None
+        return None, False
     try:
         with open(path, "rb") as file:
             if not (size := file.seek(0, os.SEEK_END)):
-                return "it has no bytes"
+                return "it has no bytes", False
             file.seek(max(0, size - _END_BYTES))
             end = file.read(_END_BYTES)
             file.seek(0)
-            if _is_whole(file.read(_END_BYTES), end, size):
-                return None
+            start = file.read(_END_BYTES)
+            if _is_whole(start, end, size):
+                return None, orientation(start) != 1
             file.seek(0)
-            return decode_error(file.read(MAX_FILE_BYTES))
+            return decode_error(file.read(MAX_FILE_BYTES)), False
     except OSError as error:
-        return error.strerror
+        return error.strerror, False
 
 
 def _is_whole(start, end, size):

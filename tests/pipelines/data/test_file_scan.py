@@ -49,8 +49,10 @@ def test_files_of_every_format_are_whole(tmp_path, whole, monkeypatch):
     """The ends decide: nothing is decoded."""
     source = open_source(write(tmp_path, whole), "train")
     monkeypatch.setattr(file_scan, "decode_error", lambda data: pytest.fail("decoded"))
-    assert list(file_scan.find_bad_files(source)) == []
-    assert "scanned 9 files: all begin and end" in file_scan.scan([source], "auto", False)
+    assert file_scan.scan([source], "auto", False) == (
+        "scanned 9 files: all begin and end as whole images; 1 with an EXIF orientation, which is "
+        "not applied"
+    )
 
 
 def test_every_bad_file_is_named_at_once(tmp_path, whole, logged):
@@ -64,7 +66,7 @@ def test_every_bad_file_is_named_at_once(tmp_path, whole, logged):
     reasons = {name.split(" of ")[0]: reason for name, reason in named.items()}
     assert "a HEIC file; convert it" in reasons["b/phone.jpg"]
     assert "a TIFF file; convert it" in reasons["b/scan.jpg"]
-    assert "6 of 15 files cannot be decoded and are left out" in (
+    assert "scanned 15 files: 6 cannot be decoded and are left out; 1 with an EXIF" in (
         file_scan.scan([source], "headers", True)
     )
 
@@ -76,7 +78,7 @@ def test_a_file_is_named_only_if_it_cannot_be_decoded(tmp_path):
     frames[0].save(gif, "GIF", save_all=True, append_images=frames[1:])
     contents = {"a/1.gif": gif.getvalue()[:-50], "b/1.jpg": JPEG}
     source = open_source(write(tmp_path, contents), "train")
-    assert list(file_scan.find_bad_files(source)) == []
+    assert list(file_scan.find_noted_files(source)) == []
 
 
 def test_large_folders_and_other_sources_are_not_scanned(tmp_path, monkeypatch):
