@@ -81,14 +81,16 @@ def test_a_stop_on_a_busy_machine_ends_soon_and_changes_nothing(tmp_path, device
     assert_same_weights(tmp_path / "run", tmp_path / "whole")
 
 
-def stop_and_resume(folder, devices, stops, seed):
+def stop_and_resume(folder, devices, stops, seed, steps=2000):
     """Trains once as a whole, and once with SIGTERM at random moments beside busy processes.
+
+    It is long enough not to end before the last of some stops.
 
     Returns:
         `(exit code, seconds from the line about the save to the end)` of each stop.
     """
     # With the images of several windows in queues, as in a long run.
-    flags = as_flags("train.steps=1500", "train.ema_decay=0.9", "data.shuffle_window=512")
+    flags = as_flags(f"train.steps={steps}", "train.ema_decay=0.9", "data.shuffle_window=512")
     command = ["-m", "pipelines.pretrain", *flags, *devices]
     assert run_module(*command[1:], "--workdir=whole", cwd=folder).returncode == 0
     moments, results = random.Random(seed), []
@@ -97,8 +99,8 @@ def stop_and_resume(folder, devices, stops, seed):
         for _ in os.sched_getaffinity(0)
     ]
     try:
-        while len(results) < stops:
-            results += stopped(command, folder, moments.uniform(0, 2))
+        for _ in range(stops):
+            results += stopped(command, folder, moments.uniform(0, 1))
     finally:
         for process in load:
             process.kill()
