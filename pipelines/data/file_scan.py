@@ -61,7 +61,7 @@ def scan(sources, mode, is_skipping) -> str | None:
     if not bad:
         return f"scanned {files}: all begin and end as whole images{note}"
     if is_skipping:
-        return f"scanned {files}: {len(bad):,} cannot be decoded and are left out{note}"
+        return f"scanned {files}: {len(bad):,} cannot be decoded (data.bad_images=skip){note}"
     for name, reason in list(bad.items())[:_MOST_NAMED]:
         _log.info(f"cannot be decoded: {name}: {reason}")
     named = "they are" if len(bad) <= _MOST_NAMED else f"the first {_MOST_NAMED} are"

@@ -66,7 +66,7 @@ def test_every_bad_file_is_named_at_once(tmp_path, whole, logged):
     reasons = {name.split(" of ")[0]: reason for name, reason in named.items()}
     assert "a HEIC file; convert it" in reasons["b/phone.jpg"]
     assert "a TIFF file; convert it" in reasons["b/scan.jpg"]
-    assert "scanned 15 files: 6 cannot be decoded and are left out; 1 with an EXIF" in (
+    assert "scanned 15 files: 6 cannot be decoded (data.bad_images=skip); 1 with an EXIF" in (
         file_scan.scan([source], "headers", True)
     )
 

@@ -77,7 +77,7 @@ def test_a_run_goes_on_without_the_file_that_it_began_with(
     flags = [f"--init_from={gone}", f"--set=data.name=folder:{photos}", "--set=train.epochs=1"]
     result = finetune(*flags)
     assert result.returncode == 0, result.stderr
-    assert "train.epochs=1 with 18 examples in batches of 16: 1 steps" in result.stdout
+    assert "train.epochs=1 with 18 examples in batches of 16: 1 step\n" in result.stdout
     experiment = Workdir(tmp_path / "run").read_experiment()
     assert (experiment.train.steps, experiment.train.epochs) == (1, None)
     assert experiment.schedule.warmup_steps == 0

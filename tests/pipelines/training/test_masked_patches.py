@@ -75,7 +75,9 @@ def test_a_restart_changes_no_bit(run, tmp_path):
 def test_results_are_the_encoder_and_pictures(run):
     metrics = [line for line in Workdir(run).read_metrics() if "eval_loss" in line]
     assert [line["step"] for line in metrics] == [4, 6]
-    assert set(metrics[0]) == {"step", "eval_examples", "eval_loss", "eval_patch_accuracy"}
+    assert set(metrics[0]) == {
+        *("step", "time", "eval_examples", "eval_loss", "eval_patch_accuracy")
+    }
     page = (run / "reconstructions.html").read_text()
     assert page.count("<img") == 4 * 8
     # 9 patches of 4 x 4: 5 are corrupted, 1 of them replaced and 1 unchanged.

@@ -12,6 +12,7 @@ import vit_tf
 from pipelines.optimization import optimizers
 from tests.vit_tf import graph_costs, tiny
 from vit_tf import cost
+from vit_tf.config.checks import MAX_CLASSES, MAX_DEPTH, MAX_SIDE
 from vit_tf.config.spatial import SPATIAL
 from vit_tf.config.variants import VARIANTS, get_variant
 
@@ -213,15 +214,13 @@ def test_what_has_no_cost(model, said):
         cost.macs(model)
 
 
-def test_absurd_configurations_are_counted_without_loops():
-    """A file may claim any number of layers, units, pixels or classes."""
-    many = 10**12
-    vit = tiny.config(layers=many, image_size=(many, many), num_classes=many)
-    hybrid = tiny.config(stem={"stage_depths": (many,) * 5}, patch_size=1, image_size=many)
-    resnet = vit_tf.ResNetConfig(stage_depths=(many,) * 5, image_size=many, num_classes=many)
-    axial = vit_tf.AxialResNetConfig(
-        stage_depths=(many,) * 5, image_size=(many // 64) * 64, num_classes=many
-    )
+def test_absurd_configurations_are_counted_in_a_moment():
+    """A file may claim the largest number of layers, units, pixels and classes."""
+    many, sizes = MAX_DEPTH, {"image_size": MAX_SIDE, "num_classes": MAX_CLASSES}
+    vit = tiny.config(layers=many, **sizes)
+    hybrid = tiny.config(stem={"stage_depths": (many,) * 5}, patch_size=1, image_size=MAX_SIDE)
+    resnet = vit_tf.ResNetConfig(stage_depths=(many,) * 5, **sizes)
+    axial = vit_tf.AxialResNetConfig(stage_depths=(many,) * 5, **sizes)
     others = [resnet.replace(spatial=spatial, squeeze_excite=True) for spatial in SPATIAL]
     for config in (vit, hybrid, resnet, axial, *others):
         with at_most(lines=1_000_000):
