@@ -7,6 +7,7 @@ traceback.
 
 import atexit
 import os
+import signal
 import sys
 
 from absl import flags
@@ -184,6 +185,7 @@ def _end(code):
     They take a second. Those of a tf.data pipeline may take half a minute on a busy machine, and a
     scheduler kills a process that does not end soon after SIGTERM. Everything is saved by now.
     """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # A second Ctrl-C changes nothing any more.
     atexit._run_exitfuncs()  # They delete temporary folders; `os._exit` does not call them.
     try:
         sys.stdout.flush()

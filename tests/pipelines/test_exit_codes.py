@@ -29,6 +29,7 @@ def test_exit_codes(error, code, line, monkeypatch, capsys):
     ended = []
     monkeypatch.setattr("sys.argv", ["command"])
     monkeypatch.setattr("os._exit", sys.exit)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setattr("atexit._run_exitfuncs", lambda: ended.append(True))
     with pytest.raises(SystemExit) as end:
         command.run(main, "A command.", shared_flags=())
@@ -50,6 +51,7 @@ def test_a_fault_of_the_program_keeps_its_traceback(monkeypatch):
 def test_a_full_disk_behind_stdout_is_not_silent(monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["command"])
     monkeypatch.setattr("os._exit", sys.exit)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setattr("atexit._run_exitfuncs", lambda: None)
     with open("/dev/full", "w") as full:
         monkeypatch.setattr(sys, "stdout", full)

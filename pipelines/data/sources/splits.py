@@ -58,10 +58,10 @@ def with_splits(data, training=True, evaluation=True):
     for field, split in chosen.items():
         if split is None and (evaluation or field == "train_split"):
             raise _no_split_error(data.name, names, field)
-    notes = []
-    if not {"train", "test"}.issuperset(chosen.values()):
+    notes, found = [], {field: split for field, split in chosen.items() if split is not None}
+    if not {"train", "test"}.issuperset(found.values()):
         uses = {"train_split": "training", "eval_split": "evaluation"}
-        taken = ", ".join(f"{uses[field]} takes {split}" for field, split in chosen.items())
+        taken = ", ".join(f"{uses[field]} takes {split}" for field, split in found.items())
         splits = "split" if len(names) == 1 else "splits"
         notes.append(f"{data.name} has the {splits} {', '.join(names)}: {taken}")
     return dataclasses.replace(data, **chosen), notes

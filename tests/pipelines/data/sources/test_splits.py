@@ -69,7 +69,7 @@ def test_training_alone_needs_no_split_for_evaluation(monkeypatch, logged):
     """`batch` reads training data only; a folder may hold nothing else."""
     monkeypatch.setattr(splits, "split_names", lambda name, data_dir: ("train", "extra"))
     data = splits.choose_splits(Data(name="pets"), evaluation=False)
-    assert (data.train_split, data.eval_split) == ("train", None)
+    assert (data.train_split, data.eval_split) == ("train", None) and logged == []
     with pytest.raises(DataError, match="no split called test"):
         splits.choose_splits(Data(name="pets"))
 
