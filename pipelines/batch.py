@@ -67,7 +67,7 @@ def main(values, arguments):
     del arguments
     from pipelines.data.sources.splits import choose_splits
     from pipelines.data.sources.subset import open_train_source
-    from pipelines.errors import RunError, UserError
+    from pipelines.errors import RunError, UserError, counted
     from pipelines.runs import manifest
     from pipelines.runs.workdir import Workdir
 
@@ -84,21 +84,20 @@ def main(values, arguments):
     if values.hosts is not None or experiment.data.sharding == "global":
         hosts = values.hosts
     data = choose_splits(experiment.data, evaluation=False)
-    source = open_train_source(data)
     if values.check:
-        result, format_result = _check(data, source)
+        result, format_result = _check(data)
     elif values.throughput is not None:
-        result, format_result = _measure(values, experiment, source)
+        result, format_result = _measure(values, experiment, open_train_source(data))
     else:
-        result, format_result = _list(values, experiment, source, hosts)
+        result, format_result = _list(values, experiment, open_train_source(data), hosts)
     if values.json:
         print_json(result)
     else:
         print(format_result(result))
     if values.check and (count := len(result["unreadable"])):
         raise RunError(
-            f"{count:,} of the images cannot be decoded. Remove or replace them, or leave them "
-            "out: --set data.bad_images=skip."
+            f"{counted(count, 'image')} cannot be decoded. Remove or replace them, or train with "
+            "--set data.bad_images=skip."
         )
 
 
@@ -136,14 +135,13 @@ def _list(values, experiment, source, hosts):
     return batch, batch_listing.format_batch
 
 
-def _check(data, source):
-    """Returns the report about all images, and the function that formats it."""
+def _check(data):
+    """Returns the report about all images of both splits, and the function that formats it."""
     from pipelines.data.check import check, format_check
     from pipelines.data.sources.open import open_source
 
-    sources = [source]
-    if data.eval_split is not None:
-        sources.append(open_source(data.name, data.eval_split, data.data_dir, data.label))
+    splits = filter(None, [data.train_split, data.eval_split])
+    sources = [open_source(data.name, split, data.data_dir, data.label) for split in splits]
     return check(sources), format_check
 
 

@@ -19,7 +19,7 @@ def define(values):
         "init_from",
         None,
         f"{shared_flags.MODEL_KINDS}; by default init_from of the recipe, else the model shipped "
-        "with the package.",
+        "with the package, which photos do not take.",
         flag_values=values,
     )
     shared_flags.define_weights(values, default=None)

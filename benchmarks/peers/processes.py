@@ -20,6 +20,7 @@ from benchmarks.peers.systems import SYSTEMS, TOLERANCE, environment
 
 # Seconds after which a process is ended that does not answer, beside those that it shall measure.
 MOST_SECONDS = 900
+_ENDED = "its process ended without an answer"
 
 
 class WorkerError(Exception):
@@ -83,7 +84,7 @@ class Worker:
             self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            raise WorkerError("its process has ended") from None
+            raise WorkerError(_ENDED) from None
         return self._answer(MOST_SECONDS + request.get("seconds", 0))
 
     def close(self):
@@ -103,7 +104,7 @@ class Worker:
             timer.cancel()
         self._signal(signal.SIGSTOP)
         if not line:
-            raise WorkerError("its process ended without an answer")
+            raise WorkerError(_ENDED)
         answer = json.loads(line)
         if "error" in answer:
             # OpenVINO puts the places in its sources before the reason.

@@ -43,6 +43,7 @@ INPUT_ERRORS = (
     tf.errors.UnavailableError,
 )
 
+NO_BYTES = "it has no bytes"
 _MAX_LOGGED = 10  # Images named in the log; the file names all of them.
 
 
@@ -181,6 +182,8 @@ def find_bad_images(source, indices, are_known=False):
     """
     for index, example_id, image in _images(source, indices):
         reason = decode_error(image) or ("some of it cannot be decoded" if are_known else None)
+        if not image and source.one_file_each and source.locate(np.array([index]))["path"][0]:
+            reason = NO_BYTES  # A file that cannot be read has no path.
         if reason:
             yield BadImage(int(index), int(example_id), source.describe(int(example_id)), reason)
 

@@ -7,12 +7,11 @@ import numpy as np
 import tensorflow as tf
 
 from pipelines.data.bad_images import find_bad_images
-from pipelines.data.decoding import map_ignoring_errors
+from pipelines.data.decoding import decoded_sizes
 from pipelines.data.exif import orientation
 from pipelines.data.progress_lines import ProgressLines
-from pipelines.data.sources.source import skipped_files
+from pipelines.data.skipped_files import describe_skipped, skipped_files
 from pipelines.errors import counted
-from vit_tf.images.decoding import decode_image
 
 # Encoded images in memory at a time.
 _ROWS = 128
@@ -44,7 +43,7 @@ def check(sources) -> dict:
         for start in range(0, source.num_examples, _ROWS):
             indices = np.arange(start, min(start + _ROWS, source.num_examples))
             images, labels, ids = source.read(indices)
-            shapes, valid = (x.numpy() for x in _sizes(tf.constant(images)))
+            shapes, valid = (x.numpy() for x in decoded_sizes(tf.constant(images)))
             names = [_name(source, example_id) for example_id in ids]
             sides += shapes[valid].min(axis=1).tolist()
             for bad in find_bad_images(source, indices[~valid], are_known=True):
@@ -67,15 +66,6 @@ def check(sources) -> dict:
     ]
     report["skipped"] = skipped_files(sources)
     return report
-
-
-@tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
-def _sizes(images):
-    """Height and width of encoded images, int32 `[n, 2]`, and whether they can be decoded."""
-    tried = map_ignoring_errors(
-        lambda image: tf.shape(decode_image(image))[:2], images, [2], tf.data.AUTOTUNE
-    )
-    return tried.get_single_element()
 
 
 def _name(source, example_id):
@@ -110,8 +100,7 @@ def format_check(report) -> str:
     lines += _part("images with an EXIF orientation, which is not applied", report["sideways"])
     lines += _part("groups of equal files", [_equal(group) for group in report["equal"]])
     if report["skipped"]:
-        lines.append("files that are not read:")
-        lines += [f"  {end}: {count:,}" for end, count in report["skipped"].items()]
+        lines.append(describe_skipped(report["skipped"]))
     return "\n".join(lines)
 
 

@@ -23,14 +23,17 @@ def decode_error(image_bytes):
 
 
 @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
-def can_decode(images):
-    """Returns whether each of some encoded images, string `[n]`, can be decoded, bool `[n]`."""
+def decoded_sizes(images):
+    """Decodes encoded images, string `[n]`, and keeps their sizes.
 
-    def decode(image):
-        # The size is a small result, and it is only known after decoding.
-        return tf.cast(tf.size(decode_image(image)), tf.float32)
-
-    return map_ignoring_errors(decode, images, (), tf.data.AUTOTUNE).get_single_element()[1]
+    Returns:
+        Height and width, int32 `[n, 2]`, zero where decoding failed; and bool `[n]`, true where
+        decoding succeeded.
+    """
+    tried = map_ignoring_errors(
+        lambda image: tf.shape(decode_image(image))[:2], images, [2], tf.data.AUTOTUNE
+    )
+    return tried.get_single_element()
 
 
 def decode_batch(image_bytes, preprocessing, max_pixels=MAX_PIXELS):

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pipelines.data.bad_images import NO_BYTES
 from pipelines.data.decoding import decode_error
 from pipelines.data.exif import orientation
 from pipelines.data.progress_lines import ProgressLines
@@ -110,7 +111,7 @@ def _examine(path):
     try:
         with open(path, "rb") as file:
             if not (size := file.seek(0, os.SEEK_END)):
-                return "it has no bytes", False
+                return NO_BYTES, False
             file.seek(max(0, size - _END_BYTES))
             end = file.read(_END_BYTES)
             file.seek(0)

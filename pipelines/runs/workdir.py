@@ -148,7 +148,8 @@ class Workdir:
         Raises:
             UserError: if `config.json` is damaged.
         """
-        if not storage.exists(self.config) or assignments.given("train.ema_warmup"):
+        is_own = storage.exists(self.config) and not self.starts_over()
+        if not is_own or assignments.given("train.ema_warmup"):
             return experiment
         own = self.read_experiment().train.ema_warmup
         return dataclasses.replace(
@@ -169,13 +170,15 @@ class Workdir:
         Raises:
             UserError: if the directory holds another experiment, checkpoints of later steps or
                 results without checkpoints, if the training data have changed, or if `extend` is
-                set and there is no run.
+                set and there is no run. Not for a run that `starts_over`.
         """
         steps = None
+        if self.starts_over() and not extend:
+            self.read_experiment()  # Refuses the config.json of something else.
+            return None
         if storage.exists(self.config):
             steps = self._check_experiment(experiment, extend)
-            # Without a checkpoint the run starts over: the data may have been repaired.
-            if storage.exists(self.manifest) and _has_entries(self.checkpoints):
+            if storage.exists(self.manifest):
                 changed = differences(manifest.read_data(self.manifest), data)
                 if changed:
                     raise UserError(
@@ -197,6 +200,11 @@ class Workdir:
                 "name the --workdir of a run."
             )
         return steps
+
+    def starts_over(self) -> bool:
+        """Whether a run began here and left nothing to go on from: data and settings may change."""
+        kept = storage.exists(self.final) or checkpoints.steps(self.checkpoints)
+        return storage.exists(self.config) and not kept
 
     def _check_experiment(self, experiment, extend):
         """Compares `experiment` with `config.json`; returns the `train.steps` of `config.json`."""

@@ -1,6 +1,5 @@
 """Classifies image files with any model that `model_source` finds, or with a SavedModel."""
 
-import collections
 import functools
 import logging
 import os
@@ -11,6 +10,7 @@ import tensorflow as tf
 
 from pipelines.data.decoding import decode_error
 from pipelines.data.labels.label_file import read_label_file
+from pipelines.data.skipped_files import count_by_suffix, describe_skipped
 from pipelines.errors import UserError
 from pipelines.serving.signatures import make_signatures
 from pipelines.stored_models import model_source
@@ -54,7 +54,8 @@ def predict(model_path, paths, top, weights="final", label_file=None, opening=AS
     else:
         images, count = map(_read, files), len(files)
         if all(file.error for file in files):
-            raise UserError(" ".join(file.error for file in files[:_MOST_NAMED]))
+            more = f" And {count - _MOST_NAMED:,} more." if count > _MOST_NAMED else ""
+            raise UserError(" ".join(file.error for file in files[:_MOST_NAMED]) + more)
     classify, labels = open_found()
 
     done = 0
@@ -79,7 +80,7 @@ def find_images(paths) -> list[Image]:
     A path that does not exist or is not a file, and a folder without images, has an `error`. Logs
     how many other files the folders hold.
     """
-    found, others = [], collections.Counter()
+    found, others = [], []
     for path in paths:
         if not storage.is_folder(path):
             found.append(Image(path, error=_unusable(path)))
@@ -90,15 +91,14 @@ def find_images(paths) -> list[Image]:
                 if name.lower().endswith(SUFFIXES):
                     inside.append(os.path.join(directory, name))
                 elif not name.startswith("."):
-                    others[os.path.splitext(name)[1].lower() or "without suffix"] += 1
+                    others.append(name)
         inside.sort()
         found += [Image(file, error=_unusable(file)) for file in inside]
         if not inside:
             error = f"The folder {path} holds no image ({', '.join(SUFFIXES)})."
             found.append(Image(path, error=error))
     if others and not all(image.error for image in found):
-        counts = ", ".join(f"{count:,} {end}" for end, count in others.items())
-        _log.info(f"files that are not read: {counts}")
+        _log.info(describe_skipped(count_by_suffix(others)))
     return found
 
 

@@ -106,6 +106,8 @@ def prepare(experiment, run, strategy, request=Request(), keeps_data_errors=Fals
         experiment = dataclasses.replace(experiment, data=splits)
         data = open_data(experiment, run)
         notes += data.describe()
+        if run.starts_over():
+            notes.append(f"{run.path} has no checkpoint: the run starts over")
         if not checkpoints.steps(run.checkpoints):
             skips = data.train.bad_images is not None
             if found := scan(data.sources(), experiment.data.scan, skips):

@@ -80,15 +80,13 @@ def train(experiment, workdir, strategy, request=Request(), on_metrics=None) -> 
 def _end_of_run(experiment, run):
     """How a run with these settings has ended in the workdir; None if something is left to do."""
     results = [run.final, *([run.ema] if experiment.train.ema_decay is not None else [])]
-    if not all(map(storage.exists, results)):  # First, since checking a checkpoint takes time.
-        return None
-    step, lines = checkpoints.newest(run.checkpoints), run.read_metrics()
-    if step is None or not lines:
+    steps, lines = checkpoints.steps(run.checkpoints), run.read_metrics()
+    if not (steps and lines and all(map(storage.exists, results))):
         return None
     if run.read_experiment() != experiment:  # A setting that may change, such as `eval_every`.
         return None
-    if step == experiment.train.steps:
-        return f"step {step} is the last one"
+    if steps[-1] == experiment.train.steps:
+        return f"step {steps[-1]} is the last one"
     return stop_reason(lines, experiment.train)
 
 

@@ -10,8 +10,9 @@ from pipelines.data import pipeline
 from pipelines.data.bad_images import BadImages, explain_input_error
 from pipelines.data.labels.class_sizes import describe_sizes
 from pipelines.data.order import TrainBatches
+from pipelines.data.skipped_files import describe_skipped, skipped_files
 from pipelines.data.sources.open import open_source
-from pipelines.data.sources.source import DataSource, skipped_files
+from pipelines.data.sources.source import DataSource
 from pipelines.data.sources.splits import choose_splits
 from pipelines.data.sources.subset import open_train_source, read_labels
 from pipelines.errors import DataError, UserError
@@ -110,14 +111,11 @@ class RunData:
     def describe(self) -> list[str]:
         """Lines about the images: their number, their classes, and files that are left out."""
         uses = zip(("trains", "evaluates"), self.sources(), strict=False)
-        lines = [f"{use} on {describe_sizes(source)} from {source}" for use, source in uses]
+        lines = [f"{use} on {describe_sizes(source)}" for use, source in uses]
         if not self.evaluation:
             lines.append("no evaluations: data.eval_split is none")
         if skipped := skipped_files(self.sources()):
-            counts = ", ".join(f"{count:,} {end}" for end, count in skipped.items())
-            lines.append(
-                f"files that are not read: {counts}. Only {', '.join(SUFFIXES)} are images"
-            )
+            lines.append(f"{describe_skipped(skipped)}. Only {', '.join(SUFFIXES)} are images")
         return lines
 
 

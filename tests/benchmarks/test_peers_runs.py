@@ -202,10 +202,10 @@ def start(monkeypatch, tmp_path):
 
 def test_a_process_that_has_ended_is_an_error_and_closes(start):
     process = start("read line")
-    with pytest.raises(WorkerError, match="ended without an answer"):
-        process.ask(seconds=1)
-    with pytest.raises(WorkerError, match="its process has ended"):
-        process.ask(seconds=1)
+    # The second request may meet a pipe that is still open, since the process ends meanwhile.
+    for _ in range(2):
+        with pytest.raises(WorkerError, match="its process ended without an answer"):
+            process.ask(seconds=1)
     process.close()
 
 

@@ -11,6 +11,7 @@ from pipelines.data.sources import record_writer
 from pipelines.data.sources.open import open_source
 from pipelines.runs.manifest import write_manifest
 from pipelines.runs.workdir import Workdir
+from tests.pipelines import encoded
 from tests.pipelines.data.batches import train_dataset
 from tests.pipelines.process import assert_user_error
 from tests.pipelines.tiny import as_flags, tiny_experiment
@@ -57,6 +58,28 @@ def test_the_examples_of_a_step_are_those_of_training(listed, trained_on, step, 
     for example in examples:
         assert example["class"] == str(example["label"])
         assert example["name"] == f"train example {example['id']} of digits/all:1.0.0"
+
+
+def test_every_image_is_checked_once(command, tmp_path):
+    """Also those that a part or a balanced epoch leaves out or repeats."""
+    for name, count in (("a", 12), ("b", 8)):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        for i in range(count):
+            data = encoded.encode(encoded.pixels(8, 9, seed=i + count), "PNG")
+            (tmp_path / "data" / name / f"{i}.png").write_bytes(data)
+    check = ["--check", "--json", *as_flags(f"data.name=folder:{tmp_path}/data")]
+    split = ["--set=data.train_split=train[:60%]", "--set=data.eval_split=train[60%:]"]
+    result = command("batch", *check, *split)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert [part["images"] for part in json.loads(result.stdout)["splits"]] == [12, 8]
+    for i in range(3):
+        (tmp_path / "data" / "b" / f"{i}.png").write_bytes(b"text")
+    for part in ("data.balance=sample", "data.per_class=1"):
+        result = command("batch", *check, *split, f"--set={part}")
+        assert result.returncode == 1
+        assert "error: 3 images cannot be decoded. Remove or replace them" in result.stderr
+        named = [bad["name"] for bad in json.loads(result.stdout)["unreadable"]]
+        assert sorted(named) == ["b/0.png", "b/1.png", "b/2.png"]
 
 
 def test_text_names_files(command, tmp_path):

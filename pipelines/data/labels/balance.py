@@ -4,8 +4,6 @@ import numpy as np
 
 from pipelines.errors import DataError
 
-_SHOWN = 5  # Classes that a line names at most.
-
 
 def check_single_labels(source, balance):
     """Raises `DataError` if a `DataSource` has lists of labels, which no class is rare in."""
@@ -50,22 +48,3 @@ def repeats(labels, words, ids) -> np.ndarray:
     ranks[order] = np.arange(len(order)) - begins[labels[order]]
     own = counts[labels]
     return counts.max() // own + (ranks < counts.max() % own)
-
-
-def summary(names, counts, values) -> str:
-    """Names the rarest and the largest classes, with their counts and a value of each, as text.
-
-    Args:
-        names: those of all classes.
-        counts: number of examples of each class.
-        values: text for each class.
-    """
-    order = [index for index in np.argsort(counts, kind="stable") if counts[index]]
-    absent = len(counts) - len(order)
-    shown = order if len(order) <= _SHOWN else [*order[: _SHOWN - 2], None, *order[-1:]]
-    parts = [
-        "..." if index is None else f"{names[index]} ({counts[index]:,}) {values[index]}"
-        for index in shown
-    ]
-    without = f"; {absent} {'class has' if absent == 1 else 'classes have'} none" if absent else ""
-    return f"{', '.join(parts)}{without}"

@@ -1,4 +1,4 @@
-"""Checks the number of examples of each class. NumPy only, as `evaluation/few_shot.py`."""
+"""The number of examples of each class: lines and a check. NumPy only."""
 
 import numpy as np
 
@@ -7,30 +7,35 @@ from pipelines.errors import DataError, counted
 _SHOWN = 5  # Classes that a line names at most.
 
 
-def class_counts(source) -> np.ndarray | None:
-    """The number of examples of each class, int64 `[num_classes]`, without reading images.
-
-    None if the labels are stored with the images, or an example has a list of labels.
-    """
-    if source.multi_label or not source.labels_in_memory:
-        return None
-    labels = source.read_labels(np.arange(source.num_examples))
-    return np.bincount(labels, minlength=source.num_classes)
-
-
 def describe_sizes(source) -> str:
-    """Describes the size of a `DataSource` and of its classes, the largest first."""
-    text = f"{counted(source.num_examples, 'image')} of {source.num_classes:,} classes"
-    counts = class_counts(source)
-    if counts is None:
+    """Describes the size of a `DataSource` and, if the labels are in memory, of its classes."""
+    images = counted(source.num_examples, "image")
+    text = f"{images} of {source.num_classes:,} classes from {source}"
+    if source.multi_label or not source.labels_in_memory:
         return text
-    order = [index for index in np.argsort(-counts, kind="stable") if counts[index]]
-    shown = order if len(order) <= _SHOWN else [*order[:2], None, *order[-2:]]
-    parts = ["..." if x is None else f"{source.labels[x]} {counts[x]:,}" for x in shown]
-    absent = [source.labels[index] for index in np.flatnonzero(counts == 0)]
+    labels = source.read_labels(np.arange(source.num_examples))
+    counts = np.bincount(labels, minlength=source.num_classes)
+    return f"{text}: {name_sizes(source.labels, counts)}"
+
+
+def name_sizes(names, counts, values=None) -> str:
+    """Names the rarest and the largest classes with their counts, and those without examples.
+
+    Args:
+        names: those of all classes.
+        counts: number of examples of each class.
+        values: text for each class, which follows its count; None: nothing.
+    """
+    order = [index for index in np.argsort(counts, kind="stable") if counts[index]]
+    shown = order if len(order) <= _SHOWN else [*order[: _SHOWN - 2], None, *order[-1:]]
+    ends = [f" {value}" for value in values] if values is not None else [""] * len(names)
+    parts = [
+        "..." if index is None else f"{names[index]} ({counts[index]:,}){ends[index]}"
+        for index in shown
+    ]
+    absent = [names[index] for index in np.flatnonzero(counts == 0)]
     more = " and others" if len(absent) > _SHOWN else ""
-    without = f", none of {', '.join(absent[:_SHOWN])}{more}" if absent else ""
-    return f"{text} ({', '.join(parts)}{without})"
+    return ", ".join(parts) + f"; none of {', '.join(absent[:_SHOWN])}{more}" * bool(absent)
 
 
 def check_class_sizes(labels, source, needed, setting, otherwise) -> np.ndarray:

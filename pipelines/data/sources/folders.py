@@ -26,6 +26,7 @@ import os
 import numpy as np
 
 from pipelines.data.labels.encoding import is_unicode
+from pipelines.data.skipped_files import count_by_suffix
 from pipelines.data.sources.files import (
     FileSource,
     LazyMapping,
@@ -151,8 +152,7 @@ def _list_split(root, folder, labels):
                 f"{', '.join(SUFFIXES)}. {'Convert them' if others else 'Add images'}, or remove "
                 "the folder."
             )
-        ends = (os.path.splitext(other)[1].lower() for other in others)
-        skipped.update(end or "without suffix" for end in ends)
+        skipped.update(count_by_suffix(others))
         listed += [(image[prefix:], label) for image in images]
     if not listed:
         raise DataError(

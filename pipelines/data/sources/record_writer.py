@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipelines.data.bad_images import BadImages, find_bad_images
-from pipelines.data.decoding import can_decode
+from pipelines.data.decoding import decoded_sizes
 from pipelines.data.sources.records import IMAGE, INFO_FILE, LABEL, TEXT
 from pipelines.data.sources.source import ROWS_PER_READ
 from pipelines.errors import DataError
@@ -112,7 +112,8 @@ def _decodable(source, start, stop, left_out):
     """Yields image and label, or labels, of each example of a range that can be decoded."""
     for first in range(start, stop, ROWS_PER_READ):
         images, labels, _ = source.read(range(first, min(first + ROWS_PER_READ, stop)))
-        valid = can_decode(tf.constant(list(images))).numpy()
+        _, valid = decoded_sizes(tf.constant(list(images)))
+        valid = valid.numpy()
         bad = first + np.flatnonzero(~valid)
         if left_out is not None:
             left_out.record(source, bad)

@@ -5,7 +5,6 @@ training order. Python computes only where examples are (`DataSource.locate`); T
 them (`DataSource.load`). Images stay encoded until they are used.
 """
 
-import collections
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -193,15 +192,6 @@ class DataSource:
         parts = np.searchsorted(self._starts, indices, side="right") - 1
         starts = np.array([part.start for part in self._split_ranges])
         return parts, indices - self._starts[parts] + starts[parts]
-
-
-def skipped_files(sources) -> dict[str, int]:
-    """Returns the number of files that are no images by suffix, in the splits of some sources."""
-    by_split = {split: counts for source in sources for split, counts in source.skipped().items()}
-    total = collections.Counter()
-    for counts in by_split.values():
-        total.update(counts)
-    return dict(total)
 
 
 def on_own_threads(dataset):

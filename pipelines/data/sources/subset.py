@@ -15,7 +15,7 @@ import numpy as np
 
 from pipelines.data import stateless_random
 from pipelines.data.labels import balance
-from pipelines.data.labels.class_sizes import check_class_sizes
+from pipelines.data.labels.class_sizes import check_class_sizes, name_sizes
 from pipelines.data.progress_lines import ProgressLines
 from pipelines.data.sources.open import open_source
 from pipelines.data.sources.source import ROWS_PER_READ, DataSource
@@ -233,7 +233,7 @@ def _repeated(source, indices, seed):
     )
     counts = np.bincount(labels, minlength=source.num_classes)
     each = [f"x {counts.max() / max(count, 1):.3g}" for count in counts]
-    _log.info(f"data.balance=sample: {balance.summary(source.labels, counts, each)}")
+    _log.info(f"data.balance=sample: {name_sizes(source.labels, counts, each)}")
     return np.repeat(indices, times)
 
 
@@ -247,7 +247,7 @@ def balanced_loss(source) -> tuple[tuple[float, ...], str]:
     counts = np.bincount(read_labels(source), minlength=source.num_classes)
     weights = balance.class_weights(counts).tolist()
     each = [f"x {weight:.3g}" for weight in weights]
-    return tuple(weights), f"data.balance=loss: {balance.summary(source.labels, counts, each)}"
+    return tuple(weights), f"data.balance=loss: {name_sizes(source.labels, counts, each)}"
 
 
 def read_labels(source):

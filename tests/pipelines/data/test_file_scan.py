@@ -66,6 +66,7 @@ def test_every_bad_file_is_named_at_once(tmp_path, whole, logged):
     reasons = {name.split(" of ")[0]: reason for name, reason in named.items()}
     assert "a HEIC file; convert it" in reasons["b/phone.jpg"]
     assert "a TIFF file; convert it" in reasons["b/scan.jpg"]
+    assert reasons["a/empty.jpg"] == "it has no bytes"
     assert "scanned 15 files: 6 cannot be decoded (data.bad_images=skip); 1 with an EXIF" in (
         file_scan.scan([source], "headers", True)
     )
@@ -139,10 +140,10 @@ def test_the_check_of_all_images(tmp_path, whole):
     text = format_check(report)
     for line in (
         "images that cannot be decoded: 7",
-        "  train/a/empty.jpg: it is empty, too large or cannot be opened",
+        "  train/a/empty.jpg: it has no bytes",
         "images with an EXIF orientation, which is not applied: 1",
         "groups of equal files: 1",
         "(different classes, different splits)",
-        "  .txt: 1",
+        "files that are not read: 1 .txt",
     ):
         assert line in text

@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from pipelines.runs import checkpoints
 from pipelines.runs.workdir import Workdir
 from pipelines.training.train import train
 from tests import fork_server
@@ -67,7 +68,7 @@ def test_kills_change_nothing(tmp_path, kills, steps, resumed, patience):
     assert folders[0] == folders[1]
 
 
-# Seconds from the line about the save to the end of the process; Kubernetes gives 30 in all.
+# Seconds from the writing of the checkpoint to the end of the process; Kubernetes gives 30 in all.
 END_WITHIN = 10
 DEVICES = {"one device": ["--strategy=one_device"], "mirrored": ["--logical_cpus=2"]}
 
@@ -89,7 +90,7 @@ def stop_and_resume(folder, devices, stops, seed, steps):
     It is long enough not to end before the last of some stops.
 
     Returns:
-        `(exit code, seconds from the line about the save to the end)` of each stop.
+        `(exit code, seconds from the writing of the checkpoint to the end)` of each stop.
     """
     # With the images of several windows in queues, as in a long run.
     flags = as_flags(f"train.steps={steps}", "train.ema_decay=0.9", "data.shuffle_window=512")
@@ -127,14 +128,15 @@ def stopped(command, folder, seconds):
         time.sleep(0.05)
     time.sleep(seconds)
     process.send_signal(signal.SIGTERM)
-    saved = None
     while process.poll() is None:
-        if saved is None and ": saved step" in log.read_text():
-            saved = time.monotonic()
-        time.sleep(0.02)
+        time.sleep(0.01)
+    ended, run = time.time(), Workdir(folder / "run")
     if process.returncode == 0:
         return []
-    return [(process.returncode, time.monotonic() - (saved or time.monotonic()))]
+    saved = os.stat(
+        checkpoints.prefix(run.checkpoints, checkpoints.newest(run.checkpoints)) + ".index"
+    )
+    return [(process.returncode, ended - saved.st_mtime)]
 
 
 def _log(workdir):

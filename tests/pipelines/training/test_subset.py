@@ -88,6 +88,7 @@ def test_a_run_from_before_the_fields_goes_on(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(values))
     manifest = open_source("digits", "train").manifest()
     (tmp_path / "manifest.json").write_text(json.dumps({"data": manifest}))
+    (tmp_path / "checkpoints" / "step-4").mkdir()  # There is something to go on from.
     data = open_data(experiment, run).train
     assert run.check(experiment, data.source.manifest()) == 12
 

@@ -125,12 +125,32 @@ def test_without_a_checkpoint_repaired_data_start_the_run_over(tmp_path, logged,
     assert train(experiment, tmp_path / "run", one_device())["step"] == 12
     assert Workdir(tmp_path / "run").read_metrics()[0]["step"] == 1
     source = f"folder:{tmp_path}/data split 'train'"
-    assert logged[:4] == [
-        f"trains on 20 images of 2 classes (a 10, b 10) from {source}",
+    assert logged[:5] == [
+        f"trains on 20 images of 2 classes from {source}: a (10), b (10)",
         "no evaluations: data.eval_split is none",
         "files that are not read: 1 .txt. Only .jpg, .jpeg, .png, .webp, .bmp, .gif are images",
+        f"{tmp_path / 'run'} has no checkpoint: the run starts over",
         "scanned 20 files: all begin and end as whole images",
     ]
+
+
+def test_without_a_checkpoint_other_settings_start_the_run_over(finished_run, tmp_path, uncompiled):
+    """Also after a kill while the first checkpoint was written. Another config.json is refused."""
+    run = tmp_path / "run"
+    Workdir(run).create(tiny_experiment(*FINISHED, "seed=5", "train.steps=9"))
+    shutil.copy(finished_run / "manifest.json", run)
+    (run / "checkpoints" / "unfinished-3").mkdir()
+    with pytest.raises(UserError, match="seed: 5 -> 6"):  # It would go on, and does not begin.
+        train(tiny_experiment(*FINISHED, "seed=6"), run, one_device(), Request(extend=True))
+    experiment = tiny_experiment("train.steps=2", "schedule.warmup_steps=1")
+    assert train(experiment, run, one_device())["step"] == 2
+    assert Workdir(run).read_experiment() == experiment
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "config.json").write_text('{"architectures": ["ViTForImageClassification"]}')
+    with pytest.raises(UserError, match="architectures"):
+        train(experiment, other, one_device())
+    assert os.listdir(other) == ["config.json"]
 
 
 def test_a_run_is_made_longer_by_extend_only(copy, monkeypatch, logged, uncompiled):

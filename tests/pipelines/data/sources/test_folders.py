@@ -8,9 +8,9 @@ import shutil
 import numpy as np
 import pytest
 
+from pipelines.data.skipped_files import skipped_files
 from pipelines.data.sources import files, folders
 from pipelines.data.sources.open import open_source
-from pipelines.data.sources.source import skipped_files
 from pipelines.errors import DataError
 
 

@@ -300,7 +300,9 @@ def test_a_split_that_is_there_alone_is_divided(kind, sources, logged):
 def test_bad_image_is_named(kind, sources, originals, tmp_path, monkeypatch):
     """A text file with the suffix of an image stops training with an error that names it."""
     # Records of other programs may hold any bytes; our writer checks images.
-    monkeypatch.setattr(record_writer, "can_decode", lambda images: tf.fill([len(images)], True))
+    monkeypatch.setattr(
+        record_writer, "decoded_sizes", lambda images: (None, tf.fill([len(images)], True))
+    )
     records = [
         b"not an image" if i == 7 else image for i, image in enumerate(originals.images[:12])
     ]

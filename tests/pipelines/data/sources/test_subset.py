@@ -314,14 +314,14 @@ def test_balanced_epochs_have_every_class_as_often(fields, logged):
     assert balanced.manifest()["subset"] == rule | {"num_examples": balanced.num_examples}
     order = np.argsort(counts)[1:]
     said = ", ".join(f"class {i} ({counts[i]}) x {counts.max() / counts[i]:.3g}" for i in order)
-    assert logged[-2] == f"data.balance=sample: {said}; 1 class has none"
+    assert logged[-2] == f"data.balance=sample: {said}; none of class 3"
 
 
 def test_weights_of_the_loss_have_the_mean_one():
     """They are n / (K n_c), with K classes that have examples."""
     weights, note = subset.balanced_loss(stored())
     assert np.mean(np.array(weights)[subset.read_labels(stored())]) == pytest.approx(1)
-    assert weights[2:] == (0.0, 0.0) and note.endswith("; 2 classes have none")
+    assert weights[2:] == (0.0, 0.0) and note.endswith("; none of class 2, class 3")
     source = uneven()
     weights, note = subset.balanced_loss(source)
     counts = np.bincount(subset.read_labels(source))
