@@ -136,7 +136,7 @@ def settings_of(arguments):
 def build():
     """Compiles and links the program where sources have changed; returns its path."""
     compiler, flags = build_plan.find_compiler(), build_plan.sources()["TEST_COPTS"]
-    headers = [*(ROOT / "tests" / "cc").glob("*.h"), build_plan.PACKAGE / "tf" / "shared_work.h"]
+    headers = (ROOT / "tests" / "cc").glob("*.h")
     texts = b"".join(path.read_bytes() for path in sorted(headers))
     source = "../benchmarks/encoder_stages.cc"
     ours = Unit(source, "encoder_stages", tuple(flags), package=hashlib.sha256(texts).hexdigest())

@@ -25,7 +25,7 @@
 
 #include "custom_ops/cpu/encoder/encoder.h"
 #include "custom_ops/cpu/isa.h"
-#include "custom_ops/tf/shared_work.h"
+#include "custom_ops/cpu/team.h"
 #include "tests/cc/check.h"
 #include "tests/cc/encoder_oracle.h"
 #include "tests/cc/numbers.h"
@@ -78,18 +78,13 @@ struct Threads {
   // About 100 us.
   static constexpr int kYields = 200;
 
-  explicit Threads(int count) : count(count), pool(count - 1, kYields) {}
+  explicit Threads(int count)
+      : pool(count - 1, kYields), team(count, [this](auto task) { pool.schedule(task); }) {}
 
-  vit::Execution execution(vit::Allocator allocator) { return {{run, this}, allocator}; }
+  vit::Execution execution(vit::Allocator allocator) { return {team.parallel_for(), allocator}; }
 
-  static void run(void* threads, int64_t total, int64_t cost, vit::RangeBody body, void* argument) {
-    Threads& self = *static_cast<Threads*>(threads);
-    const auto schedule = [&self](auto&& task) { self.pool.schedule(task); };
-    vit::run_shared(self.count, schedule, total, cost, body, argument);
-  }
-
-  const int count;
   Pool pool;
+  vit::Team team;
 };
 
 // Aligned as the tensors of TensorFlow.

@@ -22,6 +22,7 @@ HEADERS = [
     "cpu/attention/logits.h",
     "cpu/attention/taps.h",
     "cpu/blocking.h",
+    "cpu/cores.h",
     "cpu/dispatch.h",
     "cpu/element_types.h",
     "cpu/encoder/encoder.h",
@@ -50,6 +51,7 @@ HEADERS = [
     "cpu/simd/gelu.h",
     "cpu/simd/math.h",
     "cpu/simd/vectors.h",
+    "cpu/team.h",
     "cpu/tile.h",
 ]
 
@@ -68,7 +70,6 @@ OP_HEADERS = [
     "tf/patch_checks.h",
     "tf/registration.h",
     "tf/shapes.h",
-    "tf/shared_work.h",
     "tf/tensors.h",
     "tf/threads.h",
 ]
@@ -79,11 +80,13 @@ KERNELS = [
     "cc/encoder.cc",
     "cc/execution.cc",
     "cpu/attention/attention.cc",
+    "cpu/cores.cc",
     "cpu/encoder/encoder.cc",
     "cpu/isa.cc",
     "cpu/patch_embed/copy.cc",
     "cpu/patch_embed/patch_embed.cc",
     "cpu/phases.cc",
+    "cpu/team.cc",
 ]
 
 # Compiled once for every instruction set, with -DVIT_ISA=<name>.
@@ -215,13 +218,14 @@ TESTS = [
     "attention_execution_test",
     "attention_test",
     "attention_values_test",
+    "cores_test",
     "encoder_test",
     "guided_schedule_test",
     "isa_test",
     "patch_embed_test",
     "phases_test",
-    "shared_work_test",
     "simd_test",
+    "team_test",
 ]
 
 # Tests of the kernels for GPUs, which run them on the CPU: with tests/cc/gpu_emulation.cc and the

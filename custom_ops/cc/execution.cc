@@ -8,7 +8,7 @@ ParallelFor serial() {
   return {[](void*, int64_t total, int64_t, RangeBody body, void* argument) {
             if (total > 0) body(argument, 0, total);
           },
-          nullptr};
+          [](void*, int64_t, TeamBody body, void* argument) { body(argument, false); }, nullptr, 1};
 }
 
 Allocator heap() {

@@ -2,8 +2,8 @@
 //
 // A parallel loop for each kernel would wake the threads each time, which takes longer than a short
 // kernel. Here a thread that joins works on the current phase, and goes on with the next one as
-// soon as all units of the phase are done. A thread may join at any time, or never: nobody waits
-// for a thread that has not taken units.
+// soon as all units of the phase are done. A thread may join and leave between units at any time:
+// nobody waits for a thread that has not taken units.
 #ifndef CUSTOM_OPS_CPU_PHASES_H_
 #define CUSTOM_OPS_CPU_PHASES_H_
 
@@ -57,9 +57,12 @@ class Phases {
     const Problem problem;
   };
 
-  // Works until all phases are done.
-  void join();
-  void work_on(Phase& phase, void* scratch);
+  // Works until all phases are done, or until the thread shall not go on.
+  void join(bool helps);
+  // These two return whether the thread shall go on.
+  bool work_on(Phase& phase, void* scratch, bool helps);
+  bool wait_for_end_of(int64_t phase, bool helps) const;
+  bool stays(bool helps) const;
   bool stopped();
 
   std::vector<std::unique_ptr<Phase>> phases_;

@@ -22,7 +22,7 @@ class Threads {
   explicit Threads(int count)
       : count_(count > 0 ? count : std::max(1u, std::thread::hardware_concurrency())) {}
 
-  Execution execution() { return {{run, this}, heap()}; }
+  Execution execution() { return {{run, run_team, this, count_}, heap()}; }
 
  private:
   static void run(void* pool, int64_t total, int64_t cost, RangeBody body, void* argument) {
@@ -37,20 +37,30 @@ class Threads {
       return;
     }
     GuidedSchedule schedule(total, count, 1);
-    const auto run_chunks = [&] {
+    run_on(count, [&](bool) {
       for (int64_t begin, end; schedule.next(&begin, &end);) body(argument, begin, end);
-    };
+    });
+  }
+
+  static void run_team(void* pool, int64_t most, TeamBody body, void* argument) {
+    run_on(std::min(static_cast<Threads*>(pool)->count_, most),
+           [=](bool helps) { body(argument, helps); });
+  }
+
+  // Calls body(helps) on so many threads.
+  template <class Body>
+  static void run_on(int64_t count, const Body& body) {
     std::vector<std::thread> threads;
     try {
-      for (int64_t i = 1; i < count; ++i) threads.emplace_back(run_chunks);
+      for (int64_t i = 1; i < count; ++i) threads.emplace_back(body, true);
     } catch (const std::exception&) {
       // The system starts no more threads: this thread and the running ones do all units.
     }
-    run_chunks();
+    body(false);
     for (std::thread& thread : threads) thread.join();
   }
 
-  int64_t count_;
+  const int64_t count_;
 };
 
 // Raises a ValueError if VIT_ISA has a value that the kernels would ignore.

@@ -14,9 +14,11 @@ namespace vit {
 
 class CpuCall {
  public:
-  explicit CpuCall(tensorflow::OpKernelContext* context) : context_(context) {}
+  explicit CpuCall(tensorflow::OpKernelContext* context)
+      : context_(context), team_(team_of(context)) {}
 
-  Execution execution() const { return execution_of(context_); }
+  // As long as this object exists.
+  Execution execution() { return {team_.parallel_for(), heap()}; }
 
   // Fails if the bytes exceed the memory of this machine.
   absl::Status check_memory(const Array& array) const {
@@ -34,6 +36,7 @@ class CpuCall {
 
  private:
   tensorflow::OpKernelContext* const context_;
+  Team team_;
 };
 
 template <class Body>

@@ -2,24 +2,23 @@
 
 #include "custom_ops/xla/handlers.h"
 
+#include <functional>
+#include <utility>
+
 #include "custom_ops/cpu/attention/attention.h"
 #include "custom_ops/cpu/encoder/encoder.h"
 #include "custom_ops/cpu/patch_embed/patch_embed.h"
-#include "custom_ops/tf/shared_work.h"
+#include "custom_ops/cpu/team.h"
 
 namespace vit {
 namespace {
 
-void run_on_pool(void* pool, int64_t total, int64_t cost, RangeBody body, void* argument) {
-  auto* threads = static_cast<ffi::ThreadPool*>(pool);
-  const auto schedule = [threads](auto&& task) { threads->Schedule(std::move(task)); };
-  run_shared(threads->num_threads(), schedule, total, cost, body, argument);
-}
-
 template <class Body>
 ffi::Error call_on_cpu(ffi::ThreadPool pool, ffi::Dictionary attributes,
                        ffi::RemainingArgs arguments, ffi::RemainingRets results) {
-  const Execution execution = {{run_on_pool, &pool}, heap()};
+  const auto schedule = [&pool](std::function<void()> task) { pool.Schedule(std::move(task)); };
+  Team team(pool.num_threads(), schedule);
+  const Execution execution = {team.parallel_for(), heap()};
   return error_of<Body>(call<Body>(attributes, arguments, results, execution));
 }
 

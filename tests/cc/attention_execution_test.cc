@@ -54,7 +54,7 @@ struct Work {
               self.most_units = std::max(self.most_units, total);
               self.cycles += static_cast<double>(total) * static_cast<double>(cost);
             },
-            this};
+            nullptr, this, 32};
   }
 };
 

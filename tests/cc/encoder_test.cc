@@ -243,7 +243,7 @@ void test_cancellation() {
     std::atomic<int64_t> left{0};  // questions until the call counts as cancelled
     explicit Cancelled(int threads) : Shuffled(6, threads) {}
     vit::ParallelFor parallel_for() {
-      return {run, static_cast<Shuffled*>(this), [](void* pool) {
+      return {run, run_team, static_cast<Shuffled*>(this), threads, [](void* pool) {
                 return static_cast<Cancelled*>(static_cast<Shuffled*>(pool))->left-- <= 0;
               }};
     }

@@ -8,7 +8,8 @@
 #include <thread>
 #include <vector>
 
-#include "custom_ops/tf/shared_work.h"
+#include "custom_ops/cpu/cores.h"
+#include "custom_ops/cpu/team.h"
 #include "tests/cc/memory.h"
 #include "tests/cc/pool.h"
 #include "tests/cc/threads.h"
@@ -86,20 +87,9 @@ class Chain {
 };
 
 // As the ops run, on a pool.
-struct OnPool {
-  Pool& pool;
-  int64_t threads;
-  vit::ParallelFor parallel_for() {
-    return {[](void* self_, int64_t total, int64_t, vit::RangeBody body, void* argument) {
-              OnPool& self = *static_cast<OnPool*>(self_);
-              // A cost at which all threads are worth waking.
-              vit::run_shared(
-                  self.threads, [&](auto&& task) { self.pool.schedule(task); }, total, 1'000'000,
-                  body, argument);
-            },
-            this};
-  }
-};
+vit::Team on(Pool& pool, int64_t threads) {
+  return vit::Team(threads, [&pool](std::function<void()> task) { pool.schedule(std::move(task)); });
+}
 
 void test_no_phases() {
   testing("no phases");
@@ -113,36 +103,45 @@ void test_many_short_phases() {
     Pool pool(threads - 1);
     for (int turn = 0; turn < 8; ++turn) {
       Chain(++seed, 300, turn < 4 ? 3 : 60).expect(vit::serial());
-      Chain(++seed, 300, turn < 4 ? 3 : 60).expect(backwards());
       Shuffled shuffled(seed, threads);
       Chain(++seed, 300, turn < 4 ? 3 : 60).expect(shuffled.parallel_for());
-      OnPool on_pool{pool, threads};
-      Chain(++seed, 300, turn < 4 ? 3 : 60).expect(on_pool.parallel_for());
+      vit::Team team = on(pool, threads);
+      Chain(++seed, 300, turn < 4 ? 3 : 60).expect(team.parallel_for());
     }
   }
 }
 
-// Threads that join in the middle, after a while or when all is done.
-void test_late_threads() {
-  struct Late {
+// Threads that join in the middle, after a while or when all is done, and threads that leave
+// between their units and come again.
+void test_threads_that_come_and_go() {
+  struct Restless {
     Random random{7};
-    static void run(void* self, int64_t total, int64_t, vit::RangeBody body, void* argument) {
+    std::atomic<int> questions{0};
+
+    static void run_team(void* self_, int64_t, vit::TeamBody body, void* argument) {
+      Restless& self = *static_cast<Restless*>(self_);
       std::vector<std::thread> threads;
       for (int64_t i = 1; i < 5; ++i) {
-        const auto delay = std::chrono::microseconds(static_cast<Late*>(self)->random.below(3000));
+        const auto delay = std::chrono::microseconds(self.random.below(3000));
         threads.emplace_back([=] {
-          std::this_thread::sleep_for(delay);
-          body(argument, i, i + 1);
+          for (int turn = 0; turn < 20; ++turn) {
+            std::this_thread::sleep_for(delay / (turn + 1));
+            body(argument, true);
+          }
         });
       }
-      body(argument, 0, 1);
+      body(argument, false);
       for (std::thread& thread : threads) thread.join();
-      body(argument, 5, total);
     }
-  } late;
+    vit::ParallelFor parallel_for() {
+      return {nullptr, run_team, this, 5, nullptr, [](void* self, bool helps) {
+                return !helps || ++static_cast<Restless*>(self)->questions % 3 != 0;
+              }};
+    }
+  } restless;
   for (uint64_t seed = 0; seed < 20; ++seed) {
-    testing("late threads, seed %d", static_cast<int>(seed));
-    Chain(seed, 400, 9).expect({Late::run, &late});
+    testing("restless threads, seed %d", static_cast<int>(seed));
+    Chain(seed, 400, 9).expect(restless.parallel_for());
   }
 }
 
@@ -150,8 +149,8 @@ void test_late_threads() {
 void test_threads_that_never_join() {
   testing("a pool that does not start");
   Pool pool(0);
-  OnPool on_pool{pool, 4};
-  Chain(3, 100, 9).expect(on_pool.parallel_for());
+  vit::Team team = on(pool, 4);
+  Chain(3, 100, 9).expect(team.parallel_for());
   // The tasks start after the call has returned, and its phases are gone.
   pool.run_late();
 }
@@ -175,9 +174,9 @@ void test_calls_at_the_same_time() {
   for (uint64_t i = 0; i < 8; ++i) {
     callers.emplace_back([&, i] {
       for (uint64_t turn = 0; turn < 5; ++turn) {
-        OnPool on_pool{pool, 4};
+        vit::Team team = on(pool, 4);
         Chain chain(10 * i + turn, 100, 9);
-        right += chain.run(on_pool.parallel_for()) == Result::kOk && chain.right();
+        right += chain.run(team.parallel_for()) == Result::kOk && chain.right();
       }
     });
   }
@@ -191,7 +190,7 @@ void test_cancellation() {
     const std::atomic<int>& units;
     Cancelled(int threads, const std::atomic<int>& units) : Shuffled(6, threads), units(units) {}
     vit::ParallelFor parallel_for() {
-      return {run, static_cast<Shuffled*>(this), [](void* pool) {
+      return {run, run_team, static_cast<Shuffled*>(this), threads, [](void* pool) {
                 return static_cast<Cancelled*>(static_cast<Shuffled*>(pool))->units >= 50;
               }};
     }
@@ -216,28 +215,23 @@ void test_no_memory_for_a_second_thread() {
     while (scratch_use().calls < before + 2) std::this_thread::yield();
   });
   scratch_use().left = 1;
-  // A range for each thread.
-  const vit::ParallelFor two = {[](void*, int64_t, int64_t, vit::RangeBody body, void* argument) {
-                                  std::thread second([=] { body(argument, 1, 2); });
-                                  body(argument, 0, 1);
-                                  second.join();
-                                },
-                                nullptr};
-  EXPECT(chain.run(two) == Result::kOutOfMemory, "the call does not report it");
+  Shuffled two(6, 2);
+  EXPECT(chain.run(two.parallel_for()) == Result::kOutOfMemory, "the call does not report it");
   EXPECT(scratch_use().in_use == 0, "scratch is not released");
   scratch_use().left = 0;
   EXPECT(Chain(6, 100, 9).run(vit::serial()) == Result::kOutOfMemory,
          "the call does not report it");
   scratch_use().left = INT64_MAX;
-  Chain(6, 100, 9).expect(two);
+  Chain(6, 100, 9).expect(two.parallel_for());
 }
 
 }  // namespace
 
 int main() {
+  vit::choose_core_count(8);
   test_no_phases();
   test_many_short_phases();
-  test_late_threads();
+  test_threads_that_come_and_go();
   test_threads_that_never_join();
   test_a_slow_unit();
   test_calls_at_the_same_time();

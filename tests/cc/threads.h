@@ -18,7 +18,7 @@ struct Shuffled {
   int threads;
 
   Shuffled(uint64_t seed, int threads) : random(seed), threads(threads) {}
-  vit::ParallelFor parallel_for() { return {run, this}; }
+  vit::ParallelFor parallel_for() { return {run, run_team, this, threads}; }
 
   static void run(void* pool, int64_t total, int64_t, vit::RangeBody body, void* argument) {
     Shuffled& self = *static_cast<Shuffled*>(pool);
@@ -45,6 +45,15 @@ struct Shuffled {
     work();
     for (std::thread& worker : workers) worker.join();
   }
+
+  static void run_team(void* pool, int64_t, vit::TeamBody body, void* argument) {
+    std::vector<std::thread> helpers;
+    for (int i = 1; i < static_cast<Shuffled*>(pool)->threads; ++i) {
+      helpers.emplace_back(body, argument, true);
+    }
+    body(argument, false);
+    for (std::thread& helper : helpers) helper.join();
+  }
 };
 
 // Runs the units one by one, the last one first.
@@ -52,7 +61,7 @@ inline vit::ParallelFor backwards() {
   return {[](void*, int64_t total, int64_t, vit::RangeBody body, void* argument) {
             for (int64_t i = total; i > 0; --i) body(argument, i - 1, i);
           },
-          nullptr};
+          vit::serial().run_team, nullptr, 1};
 }
 
 // Expects that `many` computes the bits of `one`, which runs on one thread. `many` runs the units

@@ -51,7 +51,7 @@ export VIT_CUDA=0
 
 # The kernels for GPUs would be compiled again: only one of them is.
 BUILD = """
-targets="//custom_ops:isa_test //custom_ops:shared_work_test"
+targets="//custom_ops:isa_test //custom_ops:team_test"
 bazel test $targets --curses=no > test.txt 2>&1 || { cat test.txt; exit 1; }
 bazel build //custom_ops
 export VIT_CUDA=1

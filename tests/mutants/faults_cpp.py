@@ -118,9 +118,9 @@ CPP = (
         "if (layout >= kEncoderLayout) return",
     ),
     Fault(
-        "custom_ops/tf/shared_work.h",
+        "custom_ops/cpu/team.cc",
         "skipped synchronization",
-        "  work->wait();\n",
+        "    none_helps_.wait(lock, [this] { return helping_ == 0; });\n",
         "",
     ),
 )
