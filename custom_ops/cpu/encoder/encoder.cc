@@ -10,8 +10,8 @@ namespace {
 
 constexpr int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
-// The depth of a product whose rows stay in the L2 cache.
-constexpr int64_t kMostDepth = 1024;
+// The bytes of a row of a product, so that rows stay in the L2 cache.
+constexpr int64_t kMostRowBytes = 4096;
 // Images are independent of each other. More tokens than these are computed in slices of images,
 // which bounds the memory: 230 MB for ViT-B/16 in float.
 constexpr int64_t kMostRows = 8192;
@@ -76,8 +76,9 @@ struct Stream {
 // Lists the phases of all blocks.
 class Encoder {
  public:
-  Encoder(const EncoderProblem& problem, const EncoderKernels& kernels, const Buffers& buffers)
-      : problem_(problem), kernels_(kernels), buffers_(buffers) {
+  Encoder(const EncoderProblem& problem, const EncoderKernels& kernels, const Buffers& buffers,
+          int64_t threads)
+      : problem_(problem), kernels_(kernels), buffers_(buffers), threads_(threads) {
     const int64_t width = problem.width;
     float* const stream = has_stream(problem) ? buffers.stream : problem.out;
     Stream all{problem.batch * problem.tokens, problem.input, width, stream};
@@ -102,6 +103,7 @@ class Encoder {
   // The next dense layer of the block, whose weights and biases follow those of the last one.
   DenseProblem next_dense(int64_t rows, int64_t depth, int64_t columns) {
     DenseProblem dense{};
+    dense.threads = threads_;
     dense.rows = rows;
     dense.depth = depth;
     dense.columns = columns;
@@ -190,7 +192,8 @@ class Encoder {
     dense.epilogue = Epilogue::kResidual;
     dense.residual = stream.from;
     dense.residual_stride = stream.stride;
-    const int64_t depth = dense.depth, parts = (depth + kMostDepth - 1) / kMostDepth;
+    const int64_t depth = dense.depth, most = kMostRowBytes / size_of(kernels_.activation);
+    const int64_t parts = (depth + most - 1) / most;
     const int64_t part = round_up((depth + parts - 1) / parts, kDepthUnit);
     const int64_t input_step = part * size_of(kernels_.activation);
     const int64_t weights_step = part * kPanelColumns * size_of(problem_.type);
@@ -208,6 +211,7 @@ class Encoder {
   const EncoderProblem& problem_;
   const EncoderKernels& kernels_;
   const Buffers& buffers_;
+  const int64_t threads_;
   Phases phases_;
   const char* weights_ = nullptr;  // of the next dense layer
   const float* biases_ = nullptr;
@@ -254,7 +258,8 @@ Result encoder_with(const EncoderKernels& kernels, const EncoderProblem& problem
   void* const memory = execution.allocator.allocate(buffers.bytes);
   if (!memory) return Result::kOutOfMemory;
   buffers.place(memory);
-  const Result result = Encoder(problem, kernels, buffers).run(execution);
+  const int64_t threads = execution.parallel_for.threads;
+  const Result result = Encoder(problem, kernels, buffers, threads).run(execution);
   execution.allocator.release(memory);
   return result;
 }

@@ -18,6 +18,7 @@ enum class Epilogue : int {
 // the weights; inputs and outputs are activations of the kernels (EncoderKernels), but the output
 // of kResidual is float.
 struct DenseProblem {
+  int64_t threads;  // that may take units
   int64_t rows, depth, columns, first_panel;
   const void* weights;
   int64_t panel_size;  // elements from one panel to the next

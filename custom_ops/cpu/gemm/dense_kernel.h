@@ -23,14 +23,14 @@ struct Dense {
   // The rows of a block. Tiles fit into it, except into the last one.
   static int64_t block_rows(const DenseProblem& problem) {
     // The rows take less than half of an L2 cache of 2 MB, the panels the rest.
-    constexpr int64_t kL2Bytes = 768 * 1024, kFewestRows = 96, kManyUnits = 32;
+    constexpr int64_t kL2Bytes = 768 * 1024, kFewestRows = 96, kUnitsPerThread = 4;
     const int64_t row_bytes = problem.depth * static_cast<int64_t>(sizeof(Activation));
     int64_t most = kL2Bytes / row_bytes;
     if (most > Product::kMostRows) most = Product::kMostRows;
     if (most < kFewestRows) most = kFewestRows;
     int64_t count = ceil_divide(problem.rows, most);
-    // Few panels: more blocks, for many threads.
-    const int64_t wanted = ceil_divide(kManyUnits, panels(problem));
+    // Few panels: more blocks, so that all threads end at about the same time.
+    const int64_t wanted = ceil_divide(kUnitsPerThread * problem.threads, panels(problem));
     const int64_t possible = problem.rows / kFewestRows;
     if (count < wanted) count = wanted < possible ? wanted : possible > count ? possible : count;
     return round_up(ceil_divide(problem.rows, count), Product::kTileRows);
