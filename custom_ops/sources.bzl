@@ -29,6 +29,7 @@ HEADERS = [
     "cpu/encoder/first_row.h",
     "cpu/encoder/kernels.h",
     "cpu/encoder/layer_norm.h",
+    "cpu/encoder/patch_rows.h",
     "cpu/encoder/tile_attention.h",
     "cpu/gemm/dense.h",
     "cpu/gemm/dense_kernel.h",

@@ -18,6 +18,7 @@
 #include <stdint.h>
 
 #include "custom_ops/cc/dtype.h"
+#include "custom_ops/cc/patch_embed.h"
 
 namespace vit {
 
@@ -31,17 +32,45 @@ struct EncoderBlock {
   const float* biases;
 };
 
-// The residual stream, LayerNorm, softmax and all sums are float. With bfloat16 weights the inputs
-// of products are rounded to bfloat16 too where the processor multiplies bfloat16 fast.
+// Images that the tokens are made of (equation 1): prefix tokens and embedded patches, plus
+// positions. Pixels are rescaled in float: image * scale + offset.
+struct EncoderImages {
+  DType type;  // not kFloat64
+  PatchShape shape;
+  double scale, offset;
+  const void* images;  // [batch, height, width, channels]
+  const void* kernel;  // [patch elements, width], packed, of the type of the weights
+  const float* bias;   // [width]
+  const float *prefix, *position;  // [prefix, width], [tokens, width]; position may be null
+};
+
+// Which tokens follow the encoder: all, token 0 or the mean.
+enum class Pooling : int { kNone, kToken, kMean };
+
+// The final LayerNorm with scale and bias (equation 4), pooling, and a dense layer to classes.
+struct EncoderHead {
+  const float *scale, *bias;  // [width]
+  Pooling pooling;
+  int64_t classes;     // 0: no dense layer
+  const void* kernel;  // [width, classes], packed floats
+  const float* kernel_bias;  // [classes]
+};
+
+// The residual stream, LayerNorm, softmax, the head and all sums are float. With bfloat16 weights
+// the inputs of products are rounded to bfloat16 too where the processor multiplies bfloat16 fast.
 struct EncoderProblem {
   DType type;  // of the weights: kFloat32 or kBfloat16
   int64_t batch, tokens, width, heads, mlp_size, blocks;
   Activation activation;
   float epsilon;               // added to the variance
   bool first_row_only;         // of each image only token 0 is computed in the last block
-  const float* input;          // [batch, tokens, width]
+  const float* input;          // [batch, tokens, width]; not read if there are images
   const EncoderBlock* block;   // [blocks]
-  float* out;                  // [batch, tokens, width], or [batch, 1, width]
+  // [batch, tokens, width], or [batch, 1, width] if first_row_only, which Pooling::kToken needs. If
+  // there are classes, they take the place of the width.
+  float* out;
+  const EncoderImages* images;  // null: none
+  const EncoderHead* head;  // null: none
 };
 
 // The elements of a packed dense layer, and of the weights and biases of a block. The caller checks

@@ -7,6 +7,26 @@
 namespace vit {
 namespace VIT_ISA {
 
+// Rows of a tensor, `step` elements apart, with `gap` more elements after every `run` rows.
+template <class S>
+struct Rows {
+  S* at;
+  int64_t step, left, run, gap;
+
+  VIT_INLINE void next() {
+    at += step;
+    if (--left == 0) {
+      at += gap;
+      left = run;
+    }
+  }
+};
+
+template <class S>
+VIT_INLINE Rows<S> equal_rows(S* at, int64_t step) {
+  return {at, step, INT64_MAX, INT64_MAX, 0};
+}
+
 // Copies rows of `size` elements, `step` elements apart, as numbers into rows without gaps. It may
 // write up to one vector beyond the end.
 template <class S, class T = Accumulator<S>>

@@ -97,8 +97,8 @@ Result Phases::run(const Execution& execution) {
   int64_t most = 1;
   for (const auto& phase : phases_) {
     scratch_bytes_ = std::max(scratch_bytes_, phase->scratch_bytes);
-    most = std::max(most, std::min(phase->units,
-                                   static_cast<int64_t>(phase->cycles / kCyclesPerThread)));
+    most = std::max(most,
+                    std::min(phase->units, static_cast<int64_t>(phase->cycles / kCyclesPerThread)));
   }
   const auto body = [](void* self, bool helps) { static_cast<Phases*>(self)->join(helps); };
   const ParallelFor& parallel_for = execution.parallel_for;

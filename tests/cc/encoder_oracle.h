@@ -114,9 +114,24 @@ class EncoderOracle {
 
   // `activation_unit`: the rounding error of activations.
   Expected run(double activation_unit) const {
-    const int64_t rows = c_.batch * c_.tokens, width = c_.width;
-    Numbers stream(rows * width);
+    Numbers stream(c_.batch * c_.tokens * c_.width);
     stream.value = c_.input;
+    run_blocks(stream, activation_unit);
+    const int64_t width = c_.width, out_width = c_.out_tokens() * width;
+    Expected result(c_.batch * out_width);
+    for (int64_t i = 0; i < c_.batch * out_width; ++i) {
+      const auto from = static_cast<size_t>(i / out_width * c_.tokens * width + i % out_width);
+      result.set(i, stream.value[from], stream.units[from]);
+    }
+    return result;
+  }
+
+ protected:
+  // A measured error is at most 2 units.
+  static constexpr double kUnits = 6;
+
+  // The units of the stream are errors.
+  void run_blocks(Numbers& stream, double activation_unit) const {
     for (const auto& block : c_.blocks) {
       add(stream, dense(block[1], attend(dense(block[0], norm(stream)))), activation_unit);
       Numbers hidden = dense(block[2], norm(stream));
@@ -128,18 +143,7 @@ class EncoderOracle {
       }
       add(stream, dense(block[3], hidden), activation_unit);
     }
-    const int64_t out_width = c_.out_tokens() * width;
-    Expected result(c_.batch * out_width);
-    for (int64_t i = 0; i < c_.batch * out_width; ++i) {
-      const auto from = static_cast<size_t>(i / out_width * c_.tokens * width + i % out_width);
-      result.set(i, stream.value[from], stream.units[from]);
-    }
-    return result;
   }
-
- private:
-  // A measured error is at most 2 units.
-  static constexpr double kUnits = 6;
 
   // Adds a branch. The units of the stream are errors.
   void add(Numbers& stream, const Numbers& branch, double activation_unit) const {
@@ -199,6 +203,9 @@ class EncoderOracle {
     return result;
   }
 
+  const EncoderCase& c_;
+
+ private:
   Numbers attend(const Numbers& qkv) const {
     const int64_t width = c_.width, size = width / c_.heads, tokens = c_.tokens;
     Numbers result(c_.batch * tokens * width);
@@ -236,8 +243,6 @@ class EncoderOracle {
     }
     return result;
   }
-
-  const EncoderCase& c_;
 };
 
 // The tensors of a case.

@@ -1,5 +1,5 @@
 // The encoder against its definition in doubles, and how it runs: memory, threads, cancellation.
-#include "tests/cc/encoder_oracle.h"
+#include "tests/cc/encoder_ends.h"
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -61,6 +61,56 @@ void test_sizes() {
     compare("sizes", make(random, type, 1, 3, 64, 1, 2100), 0);
     for (bool first_row_only : {false, true}) {
       compare("sizes", make(random, type, 1, 197, 66, 3, 70, 2, first_row_only), 1);
+    }
+  }
+}
+
+EndsCase make_ends(Random& random, DType type, DType image_type, const vit::PatchShape& shape,
+                   int heads, int64_t blocks, int head, int64_t classes) {
+  const bool has_head = head < 3;
+  EndsCase result = {make(random, type, shape.batch, shape.tokens(), shape.features, heads, 40),
+                     image_type,
+                     shape,
+                     0.25,
+                     -1,
+                     has_head,
+                     has_head ? static_cast<vit::Pooling>(head) : vit::Pooling::kNone};
+  result.blocks.blocks.clear();
+  result.blocks.first_row_only = has_head ? result.pooling == vit::Pooling::kToken : head == 4;
+  result.fill(random, blocks, classes, random.below(3) > 0);
+  return result;
+}
+
+void say(const EndsCase& c) {
+  say("ends", c.blocks);
+  testing("%s: %s of %lldx%lld, patches of %lld, %lld channels, %lld prefix, head %d, %lld classes",
+          isa(), name(c.image_type), number(c.shape.height), number(c.shape.width),
+          number(c.shape.patch_size), number(c.shape.channels), number(c.shape.prefix),
+          c.has_head ? static_cast<int>(c.pooling) : -1, number(c.classes.columns));
+}
+
+// From images to tokens, their mean or token 0, or classes; pixels beyond the grid.
+void test_ends() {
+  constexpr DType kImages[] = {DType::kUint8, DType::kFloat32, DType::kBfloat16, DType::kFloat16};
+  const vit::PatchShape shapes[] = {{2, 9, 14, 3, 4, 32, 1}, {1, 4, 4, 1, 1, 30, 0},
+                                    {3, 7, 6, 3, 3, 66, 2},  {1, 33, 32, 2, 8, 34, 1},
+                                    {2, 5, 3, 5, 1, 64, 0},  {2, 16, 16, 3, 16, 96, 1}};
+  constexpr int64_t kClasses[] = {0, 1, 10, 65};
+  Random random(25);
+  uint64_t seed = 0;
+  for (DType type : kTypes) {
+    for (int turn = 0; turn < 30; ++turn) {
+      const vit::PatchShape& shape = shapes[turn % 6];
+      const int head = turn % 5, heads = shape.features % 3 ? 2 : 3;
+      const bool has_token = shape.prefix > 0 || (head != 1 && head != 4);
+      const EndsCase problem = make_ends(random, type, kImages[turn % 4], shape, heads,
+                                         1 + turn % 2, has_token ? head : 2, kClasses[turn % 4]);
+      EndsRun run(problem, turn % 4), many(problem, turn % 4);
+      for_each_isa([&] {
+        say(problem);
+        expect_same_on_threads(run, many, seed);
+        run.expect();
+      });
     }
   }
 }
@@ -355,6 +405,7 @@ void test_ends_of_pages() {
 
 int main(int argc, char** argv) {
   if (wanted(argc, argv, "sizes")) test_sizes();
+  if (wanted(argc, argv, "ends")) test_ends();
   if (wanted(argc, argv, "large_means")) test_large_means();
   if (wanted(argc, argv, "epsilon")) test_epsilon();
   if (wanted(argc, argv, "exact_products")) test_exact_products();

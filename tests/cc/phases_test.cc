@@ -88,7 +88,8 @@ class Chain {
 
 // As the ops run, on a pool.
 vit::Team on(Pool& pool, int64_t threads) {
-  return vit::Team(threads, [&pool](std::function<void()> task) { pool.schedule(std::move(task)); });
+  return vit::Team(threads,
+                   [&pool](std::function<void()> task) { pool.schedule(std::move(task)); });
 }
 
 void test_no_phases() {

@@ -145,9 +145,8 @@ struct Workers {
   // Starts the call on its own thread.
   std::thread start(vit::Team& team, int64_t most) {
     parallel_for = team.parallel_for();
-    return std::thread([this, most] {
-      parallel_for.run_team(parallel_for.pool, most, body, this);
-    });
+    return std::thread(
+        [this, most] { parallel_for.run_team(parallel_for.pool, most, body, this); });
   }
   void expect(int count, const char* when) const {
     for (int i = 0; i < 5000 && threads != count; ++i) {

@@ -1,5 +1,7 @@
 #include "custom_ops/cpu/encoder/encoder.h"
 
+#include <algorithm>
+
 #include "custom_ops/cpu/attention/attention.h"
 #include "custom_ops/cpu/dispatch.h"
 #include "custom_ops/cpu/phases.h"
@@ -17,27 +19,45 @@ constexpr int64_t kMostRowBytes = 4096;
 constexpr int64_t kMostRows = 8192;
 // Parts of a depth are whole tiles of AMX.
 constexpr int64_t kDepthUnit = 32;
+// The bytes of the weights of the next layer that a layer prefetches.
+constexpr int64_t kMostPrefetched = 128 * 1024;
 
 // The elements between rows: not a power of two, at which rows would share few sets of the caches.
 int64_t padded(int64_t elements) { return round_up(elements, 32) + 32; }
 
-// Whether all tokens are computed between blocks, but only the first ones fit into `out`.
+// Whether `out` has no room for the tokens between blocks.
 bool has_stream(const EncoderProblem& problem) {
-  return problem.first_row_only && problem.blocks > 1;
+  return problem.head || (problem.first_row_only && (problem.blocks > 1 || problem.images));
+}
+
+// The numbers of `out` for one image.
+int64_t out_size(const EncoderProblem& problem) {
+  const bool is_row =
+      problem.first_row_only || (problem.head && problem.head->pooling == Pooling::kMean);
+  const bool has_classes = problem.head && problem.head->classes;
+  return (is_row ? 1 : problem.tokens) * (has_classes ? problem.head->classes : problem.width);
+}
+
+int64_t image_bytes(const EncoderImages& images) {
+  const PatchShape& shape = images.shape;
+  return shape.height * shape.width * shape.channels * size_of(images.type);
 }
 
 // Memory for all blocks, in one piece.
 class Buffers {
  public:
   Buffers(const EncoderProblem& problem, DType activation)
-      : normal_stride(padded(problem.width)), hidden_stride(padded(problem.mlp_size)) {
+      : normal_stride(padded(problem.width)),
+        hidden_stride(padded(problem.mlp_size)),
+        patch_stride(problem.images ? padded(problem.images->shape.patch_elements()) : 0) {
     const int64_t rows = problem.batch * problem.tokens, size = size_of(activation);
     const int64_t sizes[kCount] = {rows * normal_stride * size,
                                    rows * 3 * problem.width * size,
                                    rows * problem.width * size,
-                                   rows * hidden_stride * size,
+                                   rows * std::max(hidden_stride, patch_stride) * size,
                                    2 * problem.batch * problem.heads * problem.tokens * 4,
-                                   has_stream(problem) ? rows * problem.width * 4 : 0};
+                                   has_stream(problem) ? rows * problem.width * 4 : 0,
+                                   problem.head ? problem.batch * problem.width * 4 : 0};
     for (int i = 0; i < kCount; ++i) {
       offsets_[i] = bytes;
       bytes += round_up(sizes[i], 64);
@@ -52,16 +72,18 @@ class Buffers {
     hidden = at + offsets_[3];
     statistics = at + offsets_[4];
     stream = reinterpret_cast<float*>(at + offsets_[5]);
+    pooled = reinterpret_cast<float*>(at + offsets_[6]);
   }
 
-  const int64_t normal_stride, hidden_stride;  // elements between rows
+  const int64_t normal_stride, hidden_stride, patch_stride;  // elements between rows
   int64_t bytes = 0;
-  void *normal, *qkv, *attended, *hidden;  // activations
+  void *normal, *qkv, *attended, *hidden;  // activations; `hidden` first has the patches
   void* statistics;                        // of attention; not read
-  float* stream;  // of all tokens, if `out` has room for the first ones only
+  float* stream;                           // of all tokens, if `out` has no room for them
+  float* pooled;                           // [batch, width], of the head
 
  private:
-  static constexpr int kCount = 6;
+  static constexpr int kCount = 7;
   int64_t offsets_[kCount];
 };
 
@@ -73,52 +95,123 @@ struct Stream {
   float* to;       // without gaps
 };
 
-// Lists the phases of all blocks.
-class Encoder {
+// Lists the phases from the images or tokens to the output.
+class EncoderPhases {
  public:
-  Encoder(const EncoderProblem& problem, const EncoderKernels& kernels, const Buffers& buffers,
-          int64_t threads)
+  EncoderPhases(const EncoderProblem& problem, const EncoderKernels& kernels,
+                const Buffers& buffers, int64_t threads)
       : problem_(problem), kernels_(kernels), buffers_(buffers), threads_(threads) {
-    const int64_t width = problem.width;
+    const int64_t batch = problem.batch, width = problem.width;
     float* const stream = has_stream(problem) ? buffers.stream : problem.out;
-    Stream all{problem.batch * problem.tokens, problem.input, width, stream};
+    Stream all{batch * problem.tokens, problem.input, width, stream};
+    if (problem.images) {
+      embed(*problem.images, stream);
+      all.from = stream;
+    }
     for (int64_t i = 0; i < problem.blocks; ++i) {
       weights_ = static_cast<const char*>(problem.block[i].weights);
       biases_ = problem.block[i].biases;
+      following_ = i + 1 < problem.blocks ? problem.block[i + 1].weights : nullptr;
       normalize(all);
       if (problem.first_row_only && i + 1 == problem.blocks) {
+        float* const rows = problem.head ? buffers.pooled : problem.out;
         attend_first_row();
-        finish_block({problem.batch, all.from, problem.tokens * width, problem.out});
+        finish_block({batch, all.from, problem.tokens * width, rows});
+        all = {batch, rows, width, rows};
       } else {
         attend();
         finish_block(all);
+        all.from = stream;
       }
-      all.from = stream;
     }
+    if (problem.head) classify(*problem.head, all);
   }
 
   Result run(const Execution& execution) { return phases_.run(execution); }
 
  private:
-  // The next dense layer of the block, whose weights and biases follow those of the last one.
-  DenseProblem next_dense(int64_t rows, int64_t depth, int64_t columns) {
+  DenseProblem new_dense(DType type, int64_t rows, int64_t depth, int64_t columns,
+                         const void* weights, const float* bias) {
     DenseProblem dense{};
     dense.threads = threads_;
     dense.rows = rows;
     dense.depth = depth;
     dense.columns = columns;
-    dense.weights = weights_;
-    dense.panel_size = packed_size(problem_.type, depth, kPanelColumns);
-    dense.bias = biases_;
+    dense.weights = weights;
+    dense.panel_size = packed_size(type, depth, kPanelColumns);
+    dense.bias = bias;
+    return dense;
+  }
+
+  // The next dense layer of the block, whose weights and biases follow those of the last one.
+  DenseProblem next_dense(int64_t rows, int64_t depth, int64_t columns) {
+    const DenseProblem dense = new_dense(problem_.type, rows, depth, columns, weights_, biases_);
     weights_ += packed_size(problem_.type, depth, columns) * size_of(problem_.type);
     biases_ += columns;
     return dense;
   }
 
+  // Adds a layer of weights in the type of the blocks, after which those at `next` are read.
+  void add(DenseProblem dense, const void* next) {
+    dense.next_panel = next;
+    dense.next_panel_bytes = kMostPrefetched;
+    phases_.add(kernels_.dense, dense);
+  }
+
+  // The tokens of images, in the residual stream.
+  void embed(const EncoderImages& images, float* stream) {
+    const PatchShape& shape = images.shape;
+    const int64_t width = problem_.width, prefix = shape.prefix * width;
+    phases_.add(kernels_.patch_rows,
+                PatchRowsProblem{images, buffers_.hidden, buffers_.patch_stride, stream});
+    DenseProblem dense = new_dense(problem_.type, shape.batch * shape.patches(),
+                                   shape.patch_elements(), width, images.kernel, images.bias);
+    dense.run = shape.patches();
+    dense.input = buffers_.hidden;
+    dense.input_stride = buffers_.patch_stride;
+    dense.output = stream + prefix;
+    dense.output_stride = width;
+    dense.output_gap = prefix;
+    dense.epilogue = Epilogue::kFloat;
+    if (images.position) {
+      dense.epilogue = Epilogue::kResidual;
+      dense.residual = images.position + prefix;
+      dense.residual_stride = width;
+      dense.residual_gap = -dense.run * width;
+    }
+    add(dense, problem_.block[0].weights);
+  }
+
+  // The final LayerNorm, pooling and dense layer. They are float.
+  void classify(const EncoderHead& head, const Stream& stream) {
+    const EncoderKernels floats =
+        table_of_current_isa<EncoderKernels>(Isa::kAvx512, DType::kFloat32);
+    const int64_t batch = problem_.batch, width = problem_.width;
+    const bool is_mean = head.pooling == Pooling::kMean;
+    // The queries, keys and values of the last block are not read any more.
+    float* const rows = static_cast<float*>(buffers_.qkv);
+    float* const normal = is_mean || head.classes ? rows : problem_.out;
+    phases_.add(floats.layer_norm,
+                LayerNormProblem{stream.rows, width, problem_.epsilon, stream.from, stream.stride,
+                                 normal, width, head.scale, head.bias});
+    float* const pooled = is_mean && head.classes ? buffers_.pooled : problem_.out;
+    if (is_mean)
+      phases_.add(floats.mean, MeanProblem{batch, problem_.tokens, width, normal, pooled});
+    if (!head.classes) return;
+    DenseProblem dense = new_dense(DType::kFloat32, is_mean ? batch : stream.rows, width,
+                                   head.classes, head.kernel, head.kernel_bias);
+    dense.input = is_mean ? pooled : normal;
+    dense.input_stride = width;
+    dense.output = problem_.out;
+    dense.output_stride = head.classes;
+    dense.epilogue = Epilogue::kFloat;
+    phases_.add(floats.dense, dense);
+  }
+
   void normalize(const Stream& stream) {
-    phases_.add(kernels_.layer_norm,
-                LayerNormProblem{stream.rows, problem_.width, problem_.epsilon, stream.from,
-                                 stream.stride, buffers_.normal, buffers_.normal_stride});
+    phases_.add(kernels_.layer_norm, LayerNormProblem{stream.rows, problem_.width, problem_.epsilon,
+                                                      stream.from, stream.stride, buffers_.normal,
+                                                      buffers_.normal_stride, nullptr, nullptr});
   }
 
   DenseProblem qkv_dense(int64_t rows) {
@@ -132,7 +225,8 @@ class Encoder {
   }
 
   void attend() {
-    phases_.add(kernels_.dense, qkv_dense(problem_.batch * problem_.tokens));
+    const DenseProblem dense = qkv_dense(problem_.batch * problem_.tokens);
+    add(dense, weights_);
     const int64_t head_size = problem_.width / problem_.heads;
     AttentionForwardProblem attention{};
     attention.type = kernels_.activation;
@@ -155,7 +249,7 @@ class Encoder {
     first.columns = width;
     first.input_stride *= tokens;
     first.output_stride *= tokens;
-    phases_.add(kernels_.dense, first);
+    add(first, weights_);
     const int64_t head_size = width / problem_.heads;
     phases_.add(kernels_.first_row, FirstRowProblem{batch, tokens, problem_.heads, head_size,
                                                     default_attention_scale(head_size),
@@ -165,7 +259,8 @@ class Encoder {
   // What follows attention: out, LayerNorm, fc1 and fc2.
   void finish_block(Stream stream) {
     const int64_t width = problem_.width, mlp_size = problem_.mlp_size;
-    add_to_stream(next_dense(stream.rows, width, width), buffers_.attended, width, stream);
+    const DenseProblem out = next_dense(stream.rows, width, width);
+    add_to_stream(out, buffers_.attended, width, weights_, stream);
     stream.from = stream.to;
     stream.stride = width;
     normalize(stream);
@@ -176,14 +271,14 @@ class Encoder {
     dense.output_stride = buffers_.hidden_stride;
     dense.epilogue =
         problem_.activation == Activation::kGeluTanh ? Epilogue::kGeluTanh : Epilogue::kGeluErf;
-    phases_.add(kernels_.dense, dense);
+    add(dense, weights_);
     add_to_stream(next_dense(stream.rows, mlp_size, width), buffers_.hidden, buffers_.hidden_stride,
-                  stream);
+                  following_, stream);
   }
 
   // Adds a layer to the residual stream, in parts of the depth: the rows of a large depth would not
   // stay in the L2 cache.
-  void add_to_stream(DenseProblem dense, const void* input, int64_t input_stride,
+  void add_to_stream(DenseProblem dense, const void* input, int64_t input_stride, const void* next,
                      const Stream& stream) {
     dense.input = input;
     dense.input_stride = input_stride;
@@ -199,9 +294,10 @@ class Encoder {
     const int64_t weights_step = part * kPanelColumns * size_of(problem_.type);
     for (int64_t first = 0; first < depth; first += part) {
       dense.depth = depth - first < part ? depth - first : part;
-      phases_.add(kernels_.dense, dense);
+      const char* const weights = static_cast<const char*>(dense.weights) + weights_step;
+      add(dense, first + part < depth ? weights : next);
       dense.input = static_cast<const char*>(dense.input) + input_step;
-      dense.weights = static_cast<const char*>(dense.weights) + weights_step;
+      dense.weights = weights;
       dense.bias = nullptr;
       dense.residual = stream.to;
       dense.residual_stride = problem_.width;
@@ -213,7 +309,8 @@ class Encoder {
   const Buffers& buffers_;
   const int64_t threads_;
   Phases phases_;
-  const char* weights_ = nullptr;  // of the next dense layer
+  const char* weights_ = nullptr;     // of the next dense layer
+  const void* following_ = nullptr;   // those of the next block
   const float* biases_ = nullptr;
 };
 
@@ -240,12 +337,22 @@ Result encoder(const EncoderProblem& problem, const Execution& execution) {
   const int64_t most = problem.tokens < kMostRows ? kMostRows / problem.tokens : 1;
   const int64_t slices = (problem.batch + most - 1) / most;
   const int64_t image = problem.tokens * problem.width;
-  const int64_t result_image = problem.first_row_only ? problem.width : image;
   EncoderProblem slice = problem;
+  EncoderImages images{};
+  if (problem.images) {
+    images = *problem.images;
+    slice.images = &images;
+  }
   for (int64_t i = 0, first = 0; i < slices; ++i, first += slice.batch) {
     slice.batch = (problem.batch - first) / (slices - i);
-    slice.input = problem.input + first * image;
-    slice.out = problem.out + first * result_image;
+    slice.out = problem.out + first * out_size(problem);
+    if (problem.images) {
+      images.shape.batch = slice.batch;
+      images.images =
+          static_cast<const char*>(problem.images->images) + first * image_bytes(*problem.images);
+    } else {
+      slice.input = problem.input + first * image;
+    }
     const Result result = encoder_with(kernels, slice, execution);
     if (result != Result::kOk) return result;
   }
@@ -259,7 +366,7 @@ Result encoder_with(const EncoderKernels& kernels, const EncoderProblem& problem
   if (!memory) return Result::kOutOfMemory;
   buffers.place(memory);
   const int64_t threads = execution.parallel_for.threads;
-  const Result result = Encoder(problem, kernels, buffers, threads).run(execution);
+  const Result result = EncoderPhases(problem, kernels, buffers, threads).run(execution);
   execution.allocator.release(memory);
   return result;
 }

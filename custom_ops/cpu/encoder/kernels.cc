@@ -3,6 +3,7 @@
 
 #include "custom_ops/cpu/encoder/first_row.h"
 #include "custom_ops/cpu/encoder/layer_norm.h"
+#include "custom_ops/cpu/encoder/patch_rows.h"
 #include "custom_ops/cpu/encoder/tile_attention.h"
 #include "custom_ops/cpu/gemm/dense_kernel.h"
 #include "custom_ops/cpu/gemm/tiles_product.h"
@@ -15,9 +16,13 @@ namespace {
 template <class Product>
 EncoderKernels table_of_product(DType activation, Kernel<AttentionForwardProblem> attention = {}) {
   using Activation = typename Product::Activation;
-  return {activation, Kernel<LayerNormProblem>::of<LayerNorm<Activation>>(),
+  return {activation,
+          Kernel<PatchRowsProblem>::of<PatchRows<Activation>>(),
+          Kernel<LayerNormProblem>::of<LayerNorm<Activation>>(),
           Kernel<DenseProblem>::of<Dense<Product>>(),
-          Kernel<FirstRowProblem>::of<FirstRowAttention<Activation>>(), attention};
+          Kernel<FirstRowProblem>::of<FirstRowAttention<Activation>>(),
+          Kernel<MeanProblem>::of<Mean>(),
+          attention};
 }
 
 }  // namespace

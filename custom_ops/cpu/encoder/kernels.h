@@ -4,11 +4,21 @@
 
 #include "custom_ops/cc/attention.h"
 #include "custom_ops/cc/dtype.h"
+#include "custom_ops/cc/encoder.h"
 #include "custom_ops/cpu/gemm/dense.h"
 #include "custom_ops/cpu/isa.h"
 #include "custom_ops/cpu/kernel.h"
 
 namespace vit {
+
+// The matrix of patches as rows of activations, and the prefix tokens, plus their positions, of
+// each image in the residual stream.
+struct PatchRowsProblem {
+  const EncoderImages& images;
+  void* rows;          // [batch * patches, patch elements]
+  int64_t row_stride;  // elements between rows: at least 32 more than the elements
+  float* stream;       // [batch, tokens, width]
+};
 
 // output = (input - mean) / sqrt(variance + epsilon), row by row, as activations. Strides count
 // elements between rows.
@@ -19,6 +29,14 @@ struct LayerNormProblem {
   int64_t input_stride;
   void* output;
   int64_t output_stride;
+  const float *scale, *bias;  // of the output; null: none
+};
+
+// output [batch, width] = the mean over the tokens of input [batch, tokens, width].
+struct MeanProblem {
+  int64_t batch, tokens, width;
+  const float* input;
+  float* output;
 };
 
 // out [batch, heads * head_size] = attention of token 0 of each image over qkv [batch, tokens, 3,
@@ -34,9 +52,11 @@ struct FirstRowProblem {
 struct EncoderKernels {
   // The type of activations: the inputs of products, q, k and v.
   DType activation;
+  Kernel<PatchRowsProblem> patch_rows;
   Kernel<LayerNormProblem> layer_norm;
   Kernel<DenseProblem> dense;
   Kernel<FirstRowProblem> first_row;
+  Kernel<MeanProblem> mean;
   // Attention of all tokens. The table of an instruction set may have none (`run` is null) or one
   // for even head sizes; then encoder_kernels puts attention_forward_kernel here.
   Kernel<AttentionForwardProblem> attention;

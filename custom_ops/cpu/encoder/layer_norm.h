@@ -1,4 +1,4 @@
-// LayerNorm without scale and bias, of rows.
+// LayerNorm of rows, and the mean of rows.
 #ifndef CUSTOM_OPS_CPU_ENCODER_LAYER_NORM_H_
 #define CUSTOM_OPS_CPU_ENCODER_LAYER_NORM_H_
 
@@ -31,7 +31,12 @@ struct LayerNorm {
       const float variance = sum(from, width, square) / count;
       const float factor = 1 / __builtin_sqrtf(variance + problem.epsilon);
       for (int64_t j = 0; j < width; j += kLanes<float>) {
-        store_first(to + j, (load_first(from + j, width - j) - mean) * factor, width - j);
+        Vector<float> x = (load_first(from + j, width - j) - mean) * factor;
+        if (problem.scale) {
+          x = x * load_first(problem.scale + j, width - j) +
+              load_first(problem.bias + j, width - j);
+        }
+        store_first(to + j, x, width - j);
       }
     }
   }
@@ -52,6 +57,34 @@ struct LayerNorm {
       even += x;
     }
     return add_lanes<float>(even + odd);
+  }
+};
+
+// A unit is a vector of columns of an image.
+struct Mean {
+  static int64_t vectors(const MeanProblem& problem) {
+    return ceil_divide(problem.width, kLanes<float>);
+  }
+
+  static int64_t units(const MeanProblem& problem) { return problem.batch * vectors(problem); }
+
+  static double unit_cycles(const MeanProblem& problem) {
+    return static_cast<double>(problem.tokens) * 4;
+  }
+
+  static int64_t scratch_bytes(const MeanProblem&) { return 0; }
+
+  static void run(const MeanProblem& problem, int64_t begin, int64_t end, void*) {
+    const int64_t width = problem.width;
+    for (int64_t unit = begin; unit < end; ++unit) {
+      const int64_t image = unit / vectors(problem), j = unit % vectors(problem) * kLanes<float>;
+      const float* from = problem.input + image * problem.tokens * width + j;
+      Vector<float> sum = {};
+      for (int64_t i = 0; i < problem.tokens; ++i, from += width)
+        sum += load_first(from, width - j);
+      store_first(problem.output + image * width + j, sum / static_cast<float>(problem.tokens),
+                  width - j);
+    }
   }
 };
 

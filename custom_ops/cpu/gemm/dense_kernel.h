@@ -4,6 +4,7 @@
 
 #include "custom_ops/cpu/gemm/dense.h"
 #include "custom_ops/cpu/gemm/products.h"
+#include "custom_ops/cpu/pack.h"
 #include "custom_ops/cpu/simd/gelu.h"
 
 namespace vit {
@@ -65,8 +66,9 @@ struct Dense {
       const int64_t first = unit / count * rows;
       const int64_t last = first + rows < problem.rows ? first + rows : problem.rows;
       const bool is_last = index + 1 == problem.first_panel + count;
-      NextPanel next(is_last ? nullptr : weights + problem.panel_size,
-                     depth * kPanelColumns * static_cast<int64_t>(sizeof(Weight)),
+      const int64_t bytes = depth * kPanelColumns * static_cast<int64_t>(sizeof(Weight));
+      NextPanel next(is_last ? problem.next_panel : weights + problem.panel_size,
+                     is_last ? problem.next_panel_bytes : bytes,
                      Product::template steps<typename Product::Element>(last - first, depth));
       for (int64_t row = first; row < last; row += Product::kSumRows) {
         const int64_t left = last - row;
@@ -82,15 +84,17 @@ struct Dense {
   // Writes the sums of the rows from `row` on and the columns from `column` on.
   static void write(const DenseProblem& problem, int64_t row, int64_t rows, int64_t column,
                     const float* sums) {
-    const auto same = [](Vector<float> x, int64_t, int64_t, int64_t) { return x; };
-    const auto with_tanh = [](Vector<float> x, int64_t, int64_t, int64_t) { return gelu_tanh(x); };
-    const auto with_erf = [](Vector<float> x, int64_t, int64_t, int64_t) { return gelu_erf(x); };
-    const auto add = [&](Vector<float> x, int64_t i, int64_t j, int64_t count) {
-      return x + load_first(problem.residual + i * problem.residual_stride + j, count);
+    const auto same = [](Vector<float> x, const float*, int64_t) { return x; };
+    const auto with_tanh = [](Vector<float> x, const float*, int64_t) { return gelu_tanh(x); };
+    const auto with_erf = [](Vector<float> x, const float*, int64_t) { return gelu_erf(x); };
+    const auto add = [](Vector<float> x, const float* residual, int64_t count) {
+      return x + load_first(residual, count);
     };
     switch (problem.epilogue) {
       case Epilogue::kBias:
         return write_with<Activation>(problem, row, rows, column, sums, same);
+      case Epilogue::kFloat:
+        return write_with<float>(problem, row, rows, column, sums, same);
       case Epilogue::kGeluTanh:
         return write_with<Activation>(problem, row, rows, column, sums, with_tanh);
       case Epilogue::kGeluErf:
@@ -100,23 +104,27 @@ struct Dense {
     }
   }
 
-  // Writes function(sum + bias, row, column, count), where `count` lanes are used. Products of
-  // pairs read rows of an odd width to the end of the last pair, so that the 0 there is written
-  // too.
+  // Writes function(sum + bias, residual, count), where `count` lanes are used. Products of pairs
+  // read rows of an odd width to the end of the last pair, so that the 0 there is written too.
   template <class Output, class Function>
   static VIT_INLINE void write_with(const DenseProblem& problem, int64_t row, int64_t rows,
                                     int64_t column, const float* sums, Function function) {
-    const int64_t left = problem.columns - column;
+    const int64_t left = problem.columns - column, run = problem.run;
     const int64_t columns = left < kPanelColumns ? left : kPanelColumns;
+    Output* const output = static_cast<Output*>(problem.output) + row * problem.output_stride +
+                           row / run * problem.output_gap;
+    const int64_t residual = row * problem.residual_stride + row / run * problem.residual_gap;
     for (int64_t j = 0; j < columns; j += kLanes<float>) {
-      const int64_t at = column + j, count = columns - j;
+      const int64_t at = column + j, count = columns - j, rest = run - row % run;
       const Vector<float> bias =
           problem.bias ? load_first(problem.bias + at, count) : Vector<float>{};
-      Output* to = static_cast<Output*>(problem.output) + row * problem.output_stride + at;
-      for (int64_t i = 0; i < rows; ++i, to += problem.output_stride) {
+      Rows<Output> to{output + at, problem.output_stride, rest, run, problem.output_gap};
+      Rows<const float> from{problem.residual ? problem.residual + residual + at : nullptr,
+                             problem.residual_stride, rest, run, problem.residual_gap};
+      for (int64_t i = 0; i < rows; ++i, to.next(), from.next()) {
         const Vector<float> sum = load(sums + i * kPanelColumns + j) + bias;
-        const Vector<float> result = function(sum, row + i, at, count);
-        store_activation(to, result, sizeof(Output) == 2 ? round_up(count, 2) : count);
+        const Vector<float> result = function(sum, from.at, count);
+        store_activation(to.at, result, sizeof(Output) == 2 ? round_up(count, 2) : count);
       }
     }
   }

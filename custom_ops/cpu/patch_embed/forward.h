@@ -16,7 +16,8 @@ struct ForwardOperands {
 
   static void pack_rows(const PatchEmbedForwardProblem& problem, int64_t row, int64_t rows,
                         Number<S>* to) {
-    pack_patches<S>(problem, row, rows, 0, depth(problem.shape), to);
+    const int64_t count = depth(problem.shape);
+    pack_patches<S>(problem, row, rows, 0, count, row_step<S>(count), to);
   }
 
   static void pack_kernel(const PatchEmbedForwardProblem& problem, const Panel& panel,

@@ -90,7 +90,8 @@ struct PatchEmbedKernelGradient {
       const int64_t patch = depths.begin(d) * kPack<S>, elements = depths.size(d);
       const int64_t most = elements * kPack<S>;
       const int64_t patches = total - patch < most ? total - patch : most;
-      pack_patches<S>(problem, patch, patches, block.row, block.row + block.rows, block.patches);
+      pack_patches<S>(problem, patch, patches, block.row, block.row + block.rows,
+                      row_step<S>(block.rows), block.patches);
       const Element<S>* left = nullptr;
       int64_t step = 0;
       if constexpr (kPack<S> == 1) {

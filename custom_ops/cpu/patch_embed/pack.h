@@ -44,26 +44,6 @@ constexpr int64_t elements_of(int64_t count) {
 // The patches of a whole batch.
 inline int64_t patch_rows(const PatchShape& shape) { return shape.batch * shape.patches(); }
 
-// Rows of a tensor, `step` elements apart, with `gap` more elements after every `run` rows.
-template <class S>
-struct Rows {
-  S* at;
-  int64_t step, left, run, gap;
-
-  VIT_INLINE void next() {
-    at += step;
-    if (--left == 0) {
-      at += gap;
-      left = run;
-    }
-  }
-};
-
-template <class S>
-VIT_INLINE Rows<S> equal_rows(S* at, int64_t step) {
-  return {at, step, INT64_MAX, INT64_MAX, 0};
-}
-
 // The rows of patch tokens in the tokens [batch, prefix + patches, features], from patch `row` of
 // the batch on.
 template <class S>
@@ -182,12 +162,11 @@ struct Pixels {
   // Packs rows [row, row + rows) and columns [column, column_end) of the matrix of patches,
   // rescaled.
   static void pack(const PatchEmbedProblem& problem, int64_t row, int64_t rows, int64_t column,
-                   int64_t column_end, Number<S>* to) {
+                   int64_t column_end, int64_t step, Number<S>* to) {
     const PatchShape& shape = problem.shape;
     const I* images = static_cast<const I*>(problem.images);
     const I* end = images + shape.batch * shape.height * shape.width * shape.channels;
     const Wide scale = static_cast<Wide>(problem.scale), offset = static_cast<Wide>(problem.offset);
-    const int64_t step = row_step<S>(column_end - column);
     for_pixels(shape, row, rows, column, column_end,
                [=](int64_t pixel, int64_t at_row, int64_t at_column, int64_t count) {
                  rescale(images + pixel, count, end, scale, offset,
@@ -211,31 +190,31 @@ struct Pixels {
   }
 };
 
-// Packs rows of row_step numbers from images of any type. If the last Element of a row has an
-// unused number, it is 0.
+// Packs rows, `step` numbers apart, from images of any type. `step` is at least row_step. If the
+// last Element of a row has an unused number, it is 0.
 template <class S>
 static void pack_patches(const PatchEmbedProblem& problem, int64_t row, int64_t rows,
-                         int64_t column, int64_t column_end, Number<S>* to) {
+                         int64_t column, int64_t column_end, int64_t step, Number<S>* to) {
   switch (problem.image_type) {
     case DType::kUint8:
-      Pixels<uint8_t, S>::pack(problem, row, rows, column, column_end, to);
+      Pixels<uint8_t, S>::pack(problem, row, rows, column, column_end, step, to);
       break;
     case DType::kBfloat16:
-      Pixels<Bfloat16, S>::pack(problem, row, rows, column, column_end, to);
+      Pixels<Bfloat16, S>::pack(problem, row, rows, column, column_end, step, to);
       break;
     case DType::kFloat16:
-      Pixels<Float16, S>::pack(problem, row, rows, column, column_end, to);
+      Pixels<Float16, S>::pack(problem, row, rows, column, column_end, step, to);
       break;
     case DType::kFloat32:
-      Pixels<float, S>::pack(problem, row, rows, column, column_end, to);
+      Pixels<float, S>::pack(problem, row, rows, column, column_end, step, to);
       break;
     case DType::kFloat64:
-      Pixels<double, S>::pack(problem, row, rows, column, column_end, to);
+      Pixels<double, S>::pack(problem, row, rows, column, column_end, step, to);
       break;
   }
   const int64_t count = column_end - column;
   if (count % kPack<S>) {
-    for (int64_t i = 0; i < rows; ++i) put_number<S>(0.0f, to + i * row_step<S>(count) + count);
+    for (int64_t i = 0; i < rows; ++i) put_number<S>(0.0f, to + i * step + count);
   }
 }
 
