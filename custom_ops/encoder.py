@@ -12,7 +12,7 @@ LAYOUT = 1  # The version of the packed layout, see `custom_ops.packing`.
 PRECISIONS = ("float32", "bfloat16")
 ACTIVATIONS = ("gelu_tanh", "gelu_erf")
 
-_NO_GRADIENT = (
+NO_GRADIENT = (
     "custom_ops.encoder is for inference and has no gradient. Train the layers that the weights "
     "were packed from, and pack them again afterwards."
 )
@@ -211,7 +211,7 @@ def encoder(tokens, plan, *, first_row_only=False, implementation=None):
             first_row_only=bool(first_row_only),
             layout=plan.layout,
         )
-    return tf.raw_ops.PreventGradient(input=out, message=_NO_GRADIENT)
+    return tf.raw_ops.PreventGradient(input=out, message=NO_GRADIENT)
 
 
 def _check_options(precision, activation, epsilon):

@@ -94,7 +94,7 @@ def pack_block(block, sizes, num_heads, dtype, name):
     """
     _check_block(block, sizes, num_heads, name)
     layers = _folded_layers(block)
-    packed = [_pack_layer(layers[layer][0], dtype) for layer in layer_shapes(*sizes)]
+    packed = [pack_layer(layers[layer][0], dtype) for layer in layer_shapes(*sizes)]
     biases = [layers[layer][1] for layer in layer_shapes(*sizes)]
     return np.concatenate(packed), np.concatenate(biases).astype(np.float32)
 
@@ -138,7 +138,7 @@ def _folded_layers(block):
     }
 
 
-def _pack_layer(kernel, dtype):
+def pack_layer(kernel, dtype):
     """Packs a kernel `[K, N]` as a vector of panels of the dtype."""
     columns, rows, _, together = panels_shape(kernel.shape, dtype.name)
     padded = np.zeros((rows * together, columns * PANEL_COLUMNS), dtype)
