@@ -56,22 +56,23 @@ HEADERS = [
     "cpu/tile.h",
 ]
 
-# Read by OPS and XLA_OPS.
+# The ops for every runtime: read by all but the kernels.
 OP_HEADERS = [
-    "tf/arrays.h",
-    "tf/attention_bodies.h",
-    "tf/attention_checks.h",
-    "tf/cpu_kernel.h",
-    "tf/dims.h",
-    "tf/encoder_bodies.h",
-    "tf/encoder_checks.h",
-    "tf/kernel.h",
-    "tf/op_lists.h",
-    "tf/patch_bodies.h",
-    "tf/patch_checks.h",
-    "tf/registration.h",
-    "tf/shapes.h",
-    "tf/tensors.h",
+    "cc/array.h",
+    "cc/attention_op.h",
+    "cc/encoder_op.h",
+    "cc/extract_patches_op.h",
+    "cc/model_op.h",
+    "cc/op_lists.h",
+    "cc/patch_embed_op.h",
+    "cc/status.h",
+]
+
+# Read by OPS, XLA_OPS and CUDA_OPS.
+TF_HEADERS = [
+    "tf/device_kernel.h",
+    "tf/shape_function.h",
+    "tf/tensorflow_types.h",
     "tf/threads.h",
 ]
 
@@ -102,10 +103,8 @@ INFO = ["tf/library_info.cc"]
 
 # The TensorFlow ops; in _vit_ops.so only.
 OPS = [
-    "tf/attention_ops.cc",
-    "tf/encoder_ops.cc",
-    "tf/extract_patches_ops.cc",
-    "tf/patch_ops.cc",
+    "tf/cpu_ops.cc",
+    "tf/op_definitions.cc",
 ]
 
 # The ops for XLA, in _vit_ops_xla.so only, which is optional: it is left out where the headers of
@@ -116,10 +115,7 @@ XLA_OPS = [
 ]
 
 # Read by XLA_OPS and CUDA_XLA_OPS only.
-XLA_HEADERS = [
-    "xla/handlers.h",
-    "xla/ops.h",
-]
+XLA_HEADERS = ["xla/handlers.h"]
 
 # The kernels for NVIDIA GPUs, in all libraries and the module _vit_cuda, where there is a CUDA
 # compiler. nvcc compiles these files.
@@ -184,24 +180,18 @@ CUDA_OPS = ["tf/gpu_ops.cc"]
 # The handlers of XLA for GPUs.
 CUDA_XLA_OPS = ["xla/cuda_handlers.cc"]
 
-# Read by CUDA_OPS and CUDA_XLA_OPS only.
-CUDA_OP_HEADERS = [
-    "tf/cuda_status.h",
-    "tf/gpu_kernel.h",
-]
+# Read by CUDA_OPS, CUDA_XLA_OPS and CUDA_MODULE only.
+CUDA_OP_HEADERS = ["cuda/cuda_status.h"]
 
 # The Python module _vit_kernels, which needs pybind11 and no TensorFlow.
 MODULE = ["python/kernels_module.cc"]
 
 # Read by MODULE and, where no NumPy is involved, by CUDA_MODULE.
 MODULE_HEADERS = [
-    "python/arrays.h",
-    "python/attention.h",
-    "python/attention_checks.h",
-    "python/patch_checks.h",
-    "python/patch_embed.h",
-    "python/tensor.h",
-    "python/threads.h",
+    "python/checked_call.h",
+    "python/numpy_arrays.h",
+    "python/numpy_ops.h",
+    "python/own_threads.h",
 ]
 
 # The Python module _vit_cuda, which needs pybind11, no TensorFlow and no header of CUDA.
@@ -209,9 +199,8 @@ CUDA_MODULE = ["python/cuda_module.cc"]
 
 # Read by CUDA_MODULE only.
 CUDA_MODULE_HEADERS = [
-    "python/device.h",
-    "python/device_attention.h",
-    "python/device_patch_embed.h",
+    "python/device_arrays.h",
+    "python/device_ops.h",
 ]
 
 # Tests of the kernels, each a program: tests/cc/<name>.cc.

@@ -1,10 +1,6 @@
 // The kernels for GPUs as a Python module, `import _vit_cuda`, which needs neither a framework nor
 // NumPy: arrays are addresses of memory of the GPU.
-#include <pybind11/stl.h>
-
-#include "custom_ops/python/device.h"
-#include "custom_ops/python/device_attention.h"
-#include "custom_ops/python/device_patch_embed.h"
+#include "custom_ops/python/device_ops.h"
 
 namespace py = pybind11;
 using py::arg;
@@ -95,8 +91,8 @@ PYBIND11_MODULE(_vit_cuda, m) {
       "The kernels of custom_ops for GPUs, without a framework.\n\n"
       "Inputs and outputs are `Array`s; the caller allocates both. A call checks its arguments,\n"
       "starts the work on the stream of the `Execution` and returns. Wrong arguments raise\n"
-      "ValueError before any work starts, errors of CUDA RuntimeError. custom_ops.attention and\n"
-      "custom_ops.patch_embed document the computations.";
+      "ValueError before any work starts, too little memory MemoryError and other errors of CUDA\n"
+      "RuntimeError. custom_ops.attention and custom_ops.patch_embed document the computations.";
   define_arguments(m);
   define_attention(m);
   define_patches(m);

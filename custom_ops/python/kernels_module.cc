@@ -2,10 +2,7 @@
 #include <string>
 
 #include "custom_ops/cpu/isa.h"
-#include "custom_ops/python/arrays.h"
-#include "custom_ops/python/attention.h"
-#include "custom_ops/python/patch_embed.h"
-#include "custom_ops/python/threads.h"
+#include "custom_ops/python/numpy_ops.h"
 
 namespace vit {
 
@@ -45,13 +42,13 @@ PYBIND11_MODULE(_vit_kernels, m) {
         "other functions need the statistics, [B, (lines,) H, 2, N]: the largest logit of every\n"
         "query (without a bias the largest q k times a power of two of the scale) and log2 of the\n"
         "sum of exp(logit - largest).");
-  m.def("attention_gradient", &vit::attention_gradient, arg("qkv"), arg("num_heads"), arg("out"),
-        arg("statistics"), arg("d_out"), py::kw_only(), arg("bias") = py::none(),
+  m.def("attention_gradient", &vit::gradient<vit::AttentionGrad>, arg("qkv"), arg("num_heads"),
+        arg("out"), arg("statistics"), arg("d_out"), py::kw_only(), arg("bias") = py::none(),
         arg("axis") = py::none(), arg("scale") = py::none(), arg("threads") = 0,
         "Returns the gradient of qkv for d_out.");
-  m.def("attention_bias_gradient", &vit::bias_gradient, arg("qkv"), arg("num_heads"), arg("out"),
-        arg("statistics"), arg("d_out"), py::kw_only(), arg("bias"), arg("axis") = py::none(),
-        arg("scale") = py::none(), arg("threads") = 0,
+  m.def("attention_bias_gradient", &vit::gradient<vit::AttentionBiasGrad>, arg("qkv"),
+        arg("num_heads"), arg("out"), arg("statistics"), arg("d_out"), py::kw_only(), arg("bias"),
+        arg("axis") = py::none(), arg("scale") = py::none(), arg("threads") = 0,
         "Returns the gradient of the bias, of its shape, float32 or float64.");
   m.def("attention_taps", &vit::taps, arg("qkv"), arg("num_heads"), arg("statistics"),
         py::kw_only(), arg("bias") = py::none(), arg("grid") = py::none(),

@@ -1,27 +1,50 @@
-// Registers the ops for NVIDIA GPUs. attention_ops.cc, patch_ops.cc and extract_patches_ops.cc
-// define them.
+// Registers the ops for NVIDIA GPUs. op_definitions.cc defines them. It needs no header of CUDA:
+// TensorFlow names the stream.
 
-#include "custom_ops/tf/gpu_kernel.h"
-#include "custom_ops/tf/op_lists.h"
+#include <vector>
+
+#include "custom_ops/cuda/attention.h"
+#include "custom_ops/cuda/cuda_status.h"
+#include "custom_ops/cuda/patch_embed.h"
+#include "custom_ops/tf/device_kernel.h"
+#include "xla/stream_executor/stream.h"
 
 namespace vit {
 namespace {
 
-template <class Body>
-void register_op() {
-  tensorflow::register_kernel::Name builder(Body::kName);
-  builder.Device(tensorflow::DEVICE_GPU);
-  if (Body::kConstantInput >= 0) builder.HostMemory(kConstantInputName);
-  register_kernel<GpuKernel<Body>>(builder.Build());
-}
+// Holds the scratch memory until the op has started its work. TensorFlow's allocator for GPUs gives
+// it away again only to work that follows on the same stream.
+class GpuCall {
+ public:
+  explicit GpuCall(tensorflow::OpKernelContext* context) : context_(context) {}
 
-template <class... Bodies>
-bool register_ops(OpList<Bodies...>) {
-  (register_op<Bodies>(), ...);
-  return true;
-}
+  CudaExecution execution() {
+    auto* const stream = context_->op_device_context()->stream();
+    return {stream->platform_specific_handle().stream, allocate_scratch, this};
+  }
 
-[[maybe_unused]] const bool registered = register_ops(CudaOps());
+  // TensorFlow's allocator knows the memory of the GPU and refuses more.
+  Status check_memory(const Array&) const { return {}; }
+
+  Status status(CudaResult result, const char* op) const { return status_of(result, op); }
+
+ private:
+  static void* allocate_scratch(void* call, int64_t bytes) {
+    auto* const self = static_cast<GpuCall*>(call);
+    tensorflow::Tensor memory;
+    const absl::Status status =
+        self->context_->allocate_temp(tensorflow::DT_UINT8, {bytes}, &memory);
+    if (!status.ok()) return nullptr;
+    self->scratch_.push_back(memory);
+    return memory.data();
+  }
+
+  tensorflow::OpKernelContext* const context_;
+  std::vector<tensorflow::Tensor> scratch_;
+};
+
+[[maybe_unused]] const bool registered =
+    register_kernels<GpuCall>(tensorflow::DEVICE_GPU, CudaOps());
 
 }  // namespace
 }  // namespace vit

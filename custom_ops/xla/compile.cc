@@ -2,12 +2,16 @@
 // the handler of the same name: see handlers.h.
 
 #include <cstring>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <vector>
 
 #include "absl/algorithm/container.h"
-#include "custom_ops/xla/ops.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "custom_ops/cc/op_lists.h"
+#include "custom_ops/tf/tensorflow_types.h"
 #include "tensorflow/compiler/tf2xla/type_util.h"
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
 #include "tensorflow/compiler/tf2xla/xla_op_registry.h"
@@ -29,15 +33,22 @@ std::string list(const char* type, const std::vector<T>& values) {
 }
 
 // Passes on the attributes of an op, and writes those that are read, as an MLIR dictionary.
-class Attributes {
+class WrittenAttributes {
  public:
-  explicit Attributes(OpKernelConstruction* c) : c_(c) {}
+  explicit WrittenAttributes(OpKernelConstruction* c) : attributes_(c) {}
 
   template <class T>
-  absl::Status GetAttr(const char* name, T* value) {
-    TF_RETURN_IF_ERROR(c_->GetAttr(name, value));
+  Status get(const char* name, T* value) {
+    VIT_RETURN_IF_ERROR(attributes_.get(name, value));
     absl::StrAppend(&text_, text_.empty() ? "" : ", ", name, " = ", written(*value));
-    return absl::OkStatus();
+    return {};
+  }
+
+  Status get(const char* name, std::optional<double>* value) {
+    std::vector<float> parts;
+    VIT_RETURN_IF_ERROR(get(name, &parts));
+    *value = sum_of(parts);
+    return {};
   }
 
   // Without the braces around them.
@@ -46,19 +57,13 @@ class Attributes {
  private:
   static std::string written(int64_t value) { return absl::StrCat(value, " : i64"); }
 
-  static std::string written(tensorflow::DataType value) { return written(int64_t{value}); }
-
   static std::string written(bool value) { return written(int64_t{value}); }
 
   static std::string written(float value) { return written(std::vector<float>{value}); }
 
-  static std::string written(const std::string& value) {
-    return written(std::vector<std::string>{value});
-  }
+  static std::string written(const std::string& value) { return absl::StrCat("\"", value, "\""); }
 
-  static std::string written(const tensorflow::DataTypeVector& values) {
-    return list("i64", std::vector<int64_t>(values.begin(), values.end()));
-  }
+  static std::string written(ElementType value) { return written(std::string(name_of(value))); }
 
   // As bits, which are exact.
   static std::string written(const std::vector<float>& values) {
@@ -68,16 +73,23 @@ class Attributes {
   }
 
   static std::string written(const std::vector<std::string>& values) {
-    return absl::StrCat("\"", absl::StrJoin(values, ","), "\"");
+    return written(absl::StrJoin(values, ","));
   }
 
-  OpKernelConstruction* c_;
+  static std::string written(const std::vector<ElementType>& values) {
+    std::vector<std::string> names;
+    for (ElementType type : values) names.push_back(name_of(type));
+    return written(names);
+  }
+
+  const TensorflowAttributes<OpKernelConstruction> attributes_;
   std::string text_;
 };
 
 absl::Status shape_of(const Array& array, xla::Shape* shape) {
   xla::PrimitiveType type;
-  TF_RETURN_IF_ERROR(tensorflow::DataTypeToPrimitiveType(array.type, &type));
+  TF_RETURN_IF_ERROR(
+      tensorflow::DataTypeToPrimitiveType(kDataTypes[static_cast<int>(array.type)], &type));
   *shape = xla::ShapeUtil::MakeShape(type, array.dims);  // row-major
   return absl::OkStatus();
 }
@@ -86,8 +98,8 @@ template <class Body>
 class XlaKernel : public tensorflow::XlaOpKernel {
  public:
   explicit XlaKernel(OpKernelConstruction* c) : XlaOpKernel(c) {
-    Attributes attributes(c);
-    OP_REQUIRES_OK(c, body_.init(&attributes));
+    WrittenAttributes attributes(c);
+    OP_REQUIRES_OK(c, absl_status(body_.init(&attributes)));
     attributes_ = attributes.text();
   }
 
@@ -99,13 +111,16 @@ class XlaKernel : public tensorflow::XlaOpKernel {
       const auto shape = c->InputXlaShape(i);
       OP_REQUIRES_OK(c, shape.status());
       OP_REQUIRES(c, shape->is_static(),
-                  invalid(Body::kName, " has an input of shape ", shape->ToString(),
-                          ", whose size is known only at run time. Compiled by XLA, the op needs ",
-                          "fixed sizes; the reference does not: VIT_OPS=reference."));
+                  absl_status(invalid(
+                      Body::kName, " has an input of shape ", shape->ToString(),
+                      ", whose size is known only at run time. Compiled by XLA, the op needs ",
+                      "fixed sizes; the reference does not: VIT_OPS=reference.")));
       const auto sizes = shape->dimensions();
-      inputs.push_back({c->input_type(i), Dims(sizes.begin(), sizes.end())});
+      Array& input = inputs.emplace_back();
+      input.dims.assign(sizes.begin(), sizes.end());
+      OP_REQUIRES_OK(c, absl_status(get_type(c->input_type(i), &input.type)));
       operands.push_back(c->Input(i));
-      OP_REQUIRES_OK(c, shape_of(inputs[i], &shapes.emplace_back()));
+      OP_REQUIRES_OK(c, shape_of(input, &shapes.emplace_back()));
     }
     std::vector<int64_t> constant;
     std::string attributes = attributes_;
@@ -114,9 +129,8 @@ class XlaKernel : public tensorflow::XlaOpKernel {
       inputs[i].data = constant.data();
       absl::StrAppend(&attributes, ", ", kConstant, " = ", list("i64", constant));
     }
-    OP_REQUIRES_OK(c, body_.check(inputs, &outputs));
+    OP_REQUIRES_OK(c, absl_status(check_call(body_, inputs, &outputs)));
     for (const Array& output : outputs) {
-      OP_REQUIRES_OK(c, check_size(output));
       OP_REQUIRES_OK(c, shape_of(output, &results.emplace_back()));
     }
     const bool is_tuple = results.size() > 1;

@@ -2,8 +2,8 @@
 // work on XLA's stream.
 
 #include "custom_ops/cuda/attention.h"
+#include "custom_ops/cuda/cuda_status.h"
 #include "custom_ops/cuda/patch_embed.h"
-#include "custom_ops/tf/cuda_status.h"
 #include "custom_ops/xla/handlers.h"
 
 namespace vit {

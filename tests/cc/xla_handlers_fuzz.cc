@@ -16,7 +16,6 @@
 #include "custom_ops/cpu/patch_embed/patch_embed.h"
 #include "custom_ops/cuda/attention.h"
 #include "custom_ops/cuda/patch_embed.h"
-#include "tensorflow/core/framework/types.pb.h"
 #include "tests/cc/fuzz.h"
 #include "xla/ffi/api/c_api.h"
 
@@ -100,19 +99,24 @@ constexpr XLA_FFI_DataType kTypes[] = {XLA_FFI_DataType_F32, XLA_FFI_DataType_BF
                                        XLA_FFI_DataType_F16, XLA_FFI_DataType_F64,
                                        XLA_FFI_DataType_U8,  XLA_FFI_DataType_S64};
 
-int64_t tensorflow_type(XLA_FFI_DataType type) {
+// The names of kTypes, as attributes hold them.
+std::string name_of(XLA_FFI_DataType type) {
   switch (type) {
     case XLA_FFI_DataType_F32:
-      return tensorflow::DT_FLOAT;
+      return "float32";
     case XLA_FFI_DataType_BF16:
-      return tensorflow::DT_BFLOAT16;
+      return "bfloat16";
     case XLA_FFI_DataType_F16:
-      return tensorflow::DT_HALF;
+      return "float16";
     case XLA_FFI_DataType_F64:
-      return tensorflow::DT_DOUBLE;
+      return "float64";
     default:
-      return tensorflow::DT_UINT8;
+      return "uint8";
   }
+}
+
+Attribute text(const char* name, std::string value) {
+  return {name, XLA_FFI_AttrType_STRING, {}, {}, std::move(value)};
 }
 
 Attribute number(const char* name, int64_t value) {
@@ -158,8 +162,7 @@ Call attention_call(Input& input, const std::string& op) {
   } else if (has_taps) {
     call.arguments.push_back({sums, statistics});
     call.results = {{sums, {batch, heads, rows}}, {sums, {batch, heads}}, {sums, {0}}};
-    call.attributes = {{"taps", XLA_FFI_AttrType_STRING, {}, {}, "class_row,distance"},
-                       number("grid_rows", 1),
+    call.attributes = {text("taps", "class_row,distance"), number("grid_rows", 1),
                        number("grid_columns", std::max<int64_t>(rows, 1))};
     if (rows == 0) call.attributes[0].text = "class_row";
     if (rows == 0) call.results[1].dims = {0};
@@ -170,9 +173,8 @@ Call attention_call(Input& input, const std::string& op) {
     call.results = {call.arguments[op == "VitAttentionBiasGrad"]};
   }
   for (const Attribute& attribute :
-       {number("num_heads", heads), number("axis", axis), number("T", tensorflow_type(type)),
-        number("Tacc", tensorflow_type(sums)),
-        list("Tbias", XLA_FFI_DataType_S64, std::vector<int64_t>(has_bias, tensorflow_type(sums))),
+       {number("num_heads", heads), number("axis", axis), text("T", name_of(type)),
+        text("Tacc", name_of(sums)), text("Tbias", has_bias ? name_of(sums) : ""),
         list("scale", XLA_FFI_DataType_S32, std::vector<int64_t>(input.pick(0, 1), kOne))}) {
     call.attributes.push_back(attribute);
   }
@@ -195,14 +197,14 @@ Call encoder_call(Input& input) {
   for (const Buffer& buffer : {weights, biases}) {
     call.arguments.insert(call.arguments.end(), static_cast<size_t>(blocks), buffer);
   }
-  call.attributes = {number("T", tensorflow_type(type)),
+  call.attributes = {text("T", name_of(type)),
                      number("blocks", blocks),
                      number("num_heads", heads),
                      number("mlp_size", mlp_size),
                      number("first_row_only", first_row_only),
                      number("layout", vit::kEncoderLayout),
                      list("epsilon", XLA_FFI_DataType_S32, {kOne}),
-                     {"activation", XLA_FFI_AttrType_STRING, {}, {}, "gelu_tanh"}};
+                     text("activation", "gelu_tanh")};
   return call;
 }
 
@@ -216,7 +218,7 @@ Call patch_call(Input& input, const std::string& op) {
   const Buffer images = {pixels, {batch, height, width, channels}};
   const Buffer cut = {pixels, {batch, patches, size * size * channels}};
   const Attribute patch_size = number("patch_size", size);
-  const Attribute copied = number("T", tensorflow_type(pixels));
+  const Attribute copied = text("T", name_of(pixels));
   if (op == "VitExtractPatches") return {op, {images}, {cut}, {patch_size, copied}};
   if (op == "VitExtractPatchesGrad") {
     const Attribute shape = list("constant", XLA_FFI_DataType_S64, images.dims);
@@ -229,7 +231,7 @@ Call patch_call(Input& input, const std::string& op) {
   std::vector<Buffer> tables;
   if (has_prefix) tables.push_back({type, {prefix, features}});
   if (has_position) tables.push_back({type, {prefix + patches, features}});
-  Call call = {op, {}, {}, {number("T", tensorflow_type(type))}};
+  Call call = {op, {}, {}, {text("T", name_of(type))}};
   if (op == "VitPatchEmbed" || op == "VitPatchEmbedTablesGrad") {
     call.attributes.push_back(number("num_prefix", has_prefix));
     call.attributes.push_back(number("num_position", has_position));
@@ -243,7 +245,7 @@ Call patch_call(Input& input, const std::string& op) {
     for (const char* name : {"scale", "offset"}) {
       call.attributes.push_back(list(name, XLA_FFI_DataType_S32, {kOne}));
     }
-    call.attributes.push_back(number("I", tensorflow_type(pixels)));
+    call.attributes.push_back(text("I", name_of(pixels)));
     if (op == "VitPatchEmbed") {
       call.arguments = {images, kernel, bias};
       call.results = {tokens};

@@ -45,7 +45,9 @@ def test_only_what_changed_is_compiled_again(package):
     assert compiled(folder) == ["cc_k", "tf_op"]
     (folder / "cc/a.h").write_text("int isa();  // changed")
     assert compiled(folder) == ALL
-    (folder / "tf/o.h").write_text("// changed")
+    (folder / "cc/o.h").write_text("// changed")
+    assert compiled(folder) == ["python_m", "tf_op"]
+    (folder / "tf/t.h").write_text("// changed")
     assert compiled(folder) == ["tf_op"]
     target["tensorflow"]["version"] = "2.20.1"
     assert compiled(folder) == ["tf_op"]
@@ -212,7 +214,7 @@ def test_is_current(package, monkeypatch):
     reason.rename(folder / "gone")
     assert build_ops.is_current() is False
     (folder / "gone").rename(reason)
-    for file in ("sources.bzl", "cc/a.h", "tf/o.h", "python/m.h", "python/m.cc", "cc/i.cc"):
+    for file in ("sources.bzl", "cc/a.h", "cc/o.h", "tf/t.h", "python/m.h", "python/m.cc", "cc/i.cc"):
         text = (folder / file).read_text()
         (folder / file).write_text(text + "\n# changed")
         assert build_ops.is_current() is False, file

@@ -5,7 +5,8 @@ from custom_ops import build_ops, library_file
 LISTS = """
 ISA_MACROS = {"baseline": "__cplusplus"}
 HEADERS = ["cc/a.h"]
-OP_HEADERS = ["tf/o.h"]
+OP_HEADERS = ["cc/o.h"]
+TF_HEADERS = ["tf/t.h"]
 KERNELS = ["cc/k.cc"]
 ISA_KERNELS = ["cc/i.cc"]
 INFO = []
@@ -41,8 +42,9 @@ FILES = {
     "cc/a.h": "int isa();",
     "cc/k.cc": '#include "custom_ops/cc/a.h"\nint kernel() { return isa(); }',
     "cc/i.cc": '#include "custom_ops/cc/a.h"\nint isa() { return 1; }',
-    "tf/o.h": "",
-    "tf/op.cc": '#include "custom_ops/build_stamp.h"\n#include "custom_ops/tf/o.h"\n'
+    "cc/o.h": "",
+    "tf/t.h": '#include "custom_ops/cc/o.h"\n',
+    "tf/op.cc": '#include "custom_ops/build_stamp.h"\n#include "custom_ops/tf/t.h"\n'
     'int kernel(); extern "C" const char s[] = "VIT_OPS_BUILD_INFO:{\\"tensorflow\\": \\""'
     ' VIT_OPS_TENSORFLOW "\\", \\"compiler\\": \\"c\\", \\"isas\\": \\"" VIT_OPS_ISAS'
     ' "\\", \\"cuda_archs\\": \\"" VIT_OPS_CUDA_ARCHS'

@@ -1,12 +1,11 @@
-// Threads for the calls of the module.
-#ifndef CUSTOM_OPS_PYTHON_THREADS_H_
-#define CUSTOM_OPS_PYTHON_THREADS_H_
+// Threads for the calls of the module for NumPy.
+#ifndef CUSTOM_OPS_PYTHON_OWN_THREADS_H_
+#define CUSTOM_OPS_PYTHON_OWN_THREADS_H_
 
 #include <pybind11/pybind11.h>
 
 #include <algorithm>
 #include <exception>
-#include <new>
 #include <thread>
 #include <vector>
 
@@ -68,20 +67,15 @@ inline void check_isa() {
   if (const char* error = isa_error()) throw pybind11::value_error(error);
 }
 
-// Calls function(problem, execution) on `count` threads, without holding the interpreter lock.
-template <class Problem>
-void run_on_threads(int count, Result (*function)(const Problem&, const Execution&),
-                    const Problem& problem) {
+// Returns function(execution) on `count` threads, called without the interpreter lock.
+template <class Function>
+Result run_on_threads(int count, const Function& function) {
   check_isa();
   Threads threads(count);
-  Result result;
-  {
-    pybind11::gil_scoped_release release;
-    result = function(problem, threads.execution());
-  }
-  if (result == Result::kOutOfMemory) throw std::bad_alloc();
+  const pybind11::gil_scoped_release release;
+  return function(threads.execution());
 }
 
 }  // namespace vit
 
-#endif  // CUSTOM_OPS_PYTHON_THREADS_H_
+#endif  // CUSTOM_OPS_PYTHON_OWN_THREADS_H_

@@ -1,0 +1,32 @@
+// The ops by the kinds of devices that have kernels for them.
+#ifndef CUSTOM_OPS_CC_OP_LISTS_H_
+#define CUSTOM_OPS_CC_OP_LISTS_H_
+
+#include "custom_ops/cc/attention_op.h"
+#include "custom_ops/cc/extract_patches_op.h"
+#include "custom_ops/cc/model_op.h"
+#include "custom_ops/cc/patch_embed_op.h"
+
+namespace vit {
+
+template <class... Bodies>
+struct OpList {
+  template <class Body>
+  using With = OpList<Bodies..., Body>;
+};
+
+using CudaOps = OpList<Attention, AttentionGrad, AttentionBiasGrad, AttentionTaps, PatchEmbed,
+                       PatchEmbedKernelGrad, PatchEmbedImagesGrad, PatchEmbedTablesGrad,
+                       ExtractPatches, ExtractPatchesGrad>;
+
+using CpuOps = CudaOps::With<Encoder>::With<Model>;
+
+// The name of the input with the index kConstantInput, in every op that has one.
+constexpr char kConstantInputName[] = "image_shape";
+
+// The attribute with the value of that input, for runtimes that do not pass its memory.
+constexpr char kConstant[] = "constant";
+
+}  // namespace vit
+
+#endif  // CUSTOM_OPS_CC_OP_LISTS_H_

@@ -1,0 +1,45 @@
+// Registers the ops for CPUs. op_definitions.cc defines them.
+
+#include <unistd.h>
+
+#include "custom_ops/cpu/attention/attention.h"
+#include "custom_ops/cpu/encoder/encoder.h"
+#include "custom_ops/cpu/patch_embed/patch_embed.h"
+#include "custom_ops/tf/device_kernel.h"
+#include "custom_ops/tf/threads.h"
+
+namespace vit {
+namespace {
+
+class CpuCall {
+ public:
+  explicit CpuCall(tensorflow::OpKernelContext* context)
+      : context_(context), team_(team_of(context)) {}
+
+  // As long as this object exists.
+  Execution execution() { return {team_.parallel_for(), heap()}; }
+
+  // Fails if the bytes exceed the memory of this machine.
+  Status check_memory(const Array& array) const {
+    static const int64_t memory = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGE_SIZE);
+    if (array.bytes() <= memory) return {};
+    return invalid(array.name, " of shape ", text(array.dims), " would take ", size_of(array.type),
+                   " x ", array.elements(), " bytes, more than the ", memory,
+                   " bytes of this machine's memory.");
+  }
+
+  Status status(Result result, const char* op) const {
+    if (is_cancelled(context_)) return error(Code::kCancelled, op, " was cancelled.");
+    return status_of(result, op);
+  }
+
+ private:
+  tensorflow::OpKernelContext* const context_;
+  Team team_;
+};
+
+[[maybe_unused]] const bool registered =
+    register_kernels<CpuCall>(tensorflow::DEVICE_CPU, CpuOps());
+
+}  // namespace
+}  // namespace vit
