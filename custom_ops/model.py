@@ -98,7 +98,7 @@ def is_compiled(implementation=None):
     return dispatch.ops_for(implementation, has_cuda=False) is not None
 
 
-def model(images, plan, *, scale, offset, pooling, has_head, implementation=None):
+def model(images, scale, offset, plan, *, pooling, has_head, implementation=None):
     """Runs a model for inference: patch embedding, blocks, final LayerNorm, pooling and head.
 
     Products of the patch embedding and the blocks have the precision of the plan, see
@@ -106,8 +106,8 @@ def model(images, plan, *, scale, offset, pooling, has_head, implementation=None
 
     Args:
         images: `[B, H, W, C]` uint8 or float, or the output of a stem.
-        plan: `ModelPlan`.
         scale, offset: numbers that map pixel values to the range that the model reads.
+        plan: `ModelPlan`.
         pooling: "none" for all tokens, "token" for the first one, "mean" for their mean.
         has_head: whether to apply the head of the plan.
         implementation: "auto" or "compiled"; `is_compiled` must be true for it.

@@ -8,18 +8,25 @@ import tensorflow as tf
 
 import custom_ops
 from custom_ops import encoder_reference
+from custom_ops import model as model_op
 from vit_tf.images.value_range import OFFSET, SCALE
 from vit_tf.models.head import TokenClassifier
 from vit_tf.models.image_model import ServingStages
 from vit_tf.models.inputs import check_images
 
 
+# What the op of a whole model pools, by the classifier. It returns all tokens for others.
+_POOLINGS = {"token": "token", "gap": "mean"}
+
+
 class PackedModel(TokenClassifier):
     """The inference of a `VisionTransformer` over packed weights; `vit_tf.pack_model` makes it.
 
-    The blocks run in `custom_ops.encoder`: all in one call or, with positions in every layer, one
-    call per layer. The tokens between them, the final norm and the head are float32. The class
-    token's row alone is computed in the last block if the classifier reads no other.
+    With the compiled library, one op computes everything from the images, or from the output of a
+    stem, to the logits, or to what map pooling or pre-logits read. Elsewhere, and with positions in
+    every layer, the blocks run in `custom_ops.encoder`. The tokens between them, the final norm and
+    the head are float32. The class token's row alone is computed in the last block if the
+    classifier reads no other.
 
     It has its own copy of all weights, made when it is constructed, and keeps no layer of the
     model. It is not a Keras model: it cannot be trained, and has no variables that change.
@@ -89,6 +96,22 @@ class PackedModel(TokenClassifier):
             )
             for count in counts
         ]
+        self._model_plan = None
+        if len(self._plans) == 1:
+            self._model_plan = model_op.pack_model(
+                self._plans[0],
+                (self._kernel, model.patch_embedding.bias),
+                None if model.class_token is None else model.class_token.token,
+                tables[0] if config.position_injection == "stem" else None,
+                (self.norm.gamma, self.norm.beta),
+                (self.head.kernel, self.head.bias) if self._head_follows_pooling else None,
+            )
+
+    @property
+    def _head_follows_pooling(self):
+        """Whether nothing is between the pooled tokens and the head."""
+        is_simple = self.config.classifier in _POOLINGS and self.pre_logits is None
+        return is_simple and self.head is not None
 
     @property
     def layers(self):
@@ -105,6 +128,8 @@ class PackedModel(TokenClassifier):
         found = [self._kernel, self._bias, self._class_token, self._first_table, *self._tables]
         for plan in self._plans:
             found += [*plan.weights, *plan.biases]
+        if self._model_plan is not None:
+            found += self._model_plan.arrays
         # Layers may share one table of positions.
         return list({id(array): array for array in found if array is not None}.values())
 
@@ -121,14 +146,34 @@ class PackedModel(TokenClassifier):
         return [] if self.stem is None else self.stem.standardized_convs()
 
     def __call__(self, images, training=False):
-        return self.classify(self._encoded(self.tokens(images, training)))
+        if self._head_follows_pooling and self._runs_as_one_op():
+            return self._run_op(images, training, has_head=True)
+        features = self.features(images, training)
+        return features if self.head is None else self.head(features)
 
     def features(self, images, training=False):
         """The input of the head: float32 `[B, D or R]`, or `[B, N, D or R]` unpooled."""
-        return self.head_inputs(self._encoded(self.tokens(images, training)))
+        if not self._runs_as_one_op():
+            return self.head_inputs(self._encoded(self.tokens(images, training)))
+        features = self._run_op(images, training, has_head=False)
+        if self.config.classifier not in _POOLINGS:
+            features = self.pool(features)
+        return features if self.pre_logits is None else self.pre_logits(features)
 
-    def tokens(self, images, training=False):
-        """The tokens of images before the first block, float32 `[B, T, D]`."""
+    def _runs_as_one_op(self):
+        return self._model_plan is not None and model_op.is_compiled(self.config.implementation)
+
+    def _run_op(self, images, training, has_head):
+        return model_op.model(
+            *self._source(images, training),
+            self._model_plan,
+            pooling=_POOLINGS.get(self.config.classifier, "none"),
+            has_head=has_head,
+            implementation=self.config.implementation,
+        )
+
+    def _source(self, images, training=False):
+        """What the patch embedding reads, and the scale and offset of its values."""
         if training is not False:
             raise ValueError(
                 f"training={training!r}: packed weights are for inference. Train the model that "
@@ -136,13 +181,17 @@ class PackedModel(TokenClassifier):
             )
         check_images(self, images)
         source = images if self.stem is None else self.stem(images)
-        is_uint8 = source.dtype == tf.uint8
+        return (source, SCALE, OFFSET) if source.dtype == tf.uint8 else (source, 1.0, 0.0)
+
+    def tokens(self, images, training=False):
+        """The tokens of images before the first block, float32 `[B, T, D]`."""
+        source, scale, offset = self._source(images, training)
         tokens = custom_ops.patch_embed(
             source,
             self._kernel,
             self._bias,
-            scale=SCALE if is_uint8 else 1.0,
-            offset=OFFSET if is_uint8 else 0.0,
+            scale=scale,
+            offset=offset,
             prefix=self._class_token,
             position=self._first_table,
             implementation=self.config.implementation,
@@ -150,14 +199,9 @@ class PackedModel(TokenClassifier):
         return tf.cast(tokens, tf.float32)
 
     def serving_stages(self):
-        """See `ImageModel.serving_stages`: the first one ends with the tokens."""
-        rows, columns = self.grid
-        shape = [None, self.num_prefix_tokens + rows * columns, self.config.hidden_size]
-
-        def classify(tokens):
-            return self.classify(self._encoded(tokens))
-
-        return ServingStages(self.tokens, classify, tf.TensorSpec(shape), reads_uint8=True)
+        """See `ImageModel.serving_stages`: the first one is the whole model."""
+        spec = tf.TensorSpec([None, self.config.num_classes])
+        return ServingStages(self, tf.identity, spec, reads_uint8=True)
 
     def class_rows(self, images):
         """See `VisionTransformer.class_rows`; one block at a time is unpacked."""
