@@ -37,8 +37,14 @@ def difference(actual, expected):
     return np.abs(np.float64(actual) - expected).max() / np.abs(expected).max()
 
 
+@pytest.mark.parametrize("implementation", ["compiled", "reference"])
 @pytest.mark.parametrize("form", FORMS)
-def test_packed_models_match_the_equations(form):
+def test_packed_models_match_the_equations(form, implementation):
+    with custom_ops.implementation(implementation):
+        check_equations(form)
+
+
+def check_equations(form):
     model = tiny.shared(**FORMS[form])
     config, images = model.config, tiny.images(dtype="uint8")
     expected = numpy_vit.forward(
