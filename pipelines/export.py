@@ -58,18 +58,30 @@ def define(values):
         "By default 134,217,728, which is also the highest value.",
         flag_values=values,
     )
+    flags.DEFINE_integer(
+        "batch_calls",
+        None,
+        "Compute the images of calls at the same time together, up to so many, such as 8; by "
+        "default each call alone. For --format fused or both: it changes only the fused export.",
+        lower_bound=2,
+        upper_bound=1024,
+        flag_values=values,
+    )
     flags.DEFINE_bool("overwrite", False, "Replace an existing export.", flag_values=values)
 
 
 def main(values, arguments):
     del arguments
     output = values.output or os.path.join("runs", "export")
+    from pipelines.errors import UserError
     from pipelines.serving import saved_model
     from pipelines.stored_models import model_source
     from pipelines.stored_models.stored_model import Opening
     from vit_tf.images.decoding import MAX_PIXELS
 
     max_pixels = MAX_PIXELS if values.max_pixels is None else values.max_pixels
+    if values.batch_calls is not None and values.format == "portable":
+        raise UserError("--batch_calls is for fused exports. Add --format=fused, or leave it out.")
     source = model_source.find(*request.model_path_and_weights(values), values.labels)
     forms = typing.get_args(ExportForm) if values.format == "both" else [values.format]
     for form in forms:
@@ -77,7 +89,14 @@ def main(values, arguments):
     model, preprocessing, classes = source.open_model(Opening(PRECISIONS.get(values.precision)))
     for form in forms:
         report = saved_model.export(
-            model, preprocessing, output, values.overwrite, form, classes, max_pixels
+            model,
+            preprocessing,
+            output,
+            values.overwrite,
+            form,
+            classes,
+            max_pixels,
+            values.batch_calls,
         )
         print(report)
         print(_usage(report))

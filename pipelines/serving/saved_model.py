@@ -81,6 +81,7 @@ def export(
     form=PORTABLE,
     classes=None,
     max_pixels=MAX_PIXELS,
+    batch_calls=None,
 ) -> ExportReport:
     """Writes `<output>/<form>`, a SavedModel.
 
@@ -102,6 +103,7 @@ def export(
         form: "portable" or "fused".
         classes: the model's `vit_tf.Classes`; None means unnamed ones, and a softmax.
         max_pixels: the most pixels of an encoded image that the signatures decode.
+        batch_calls: see `make_signatures`; only for a fused one.
 
     Raises:
         UserError: if the model cannot be exported, the output exists or cannot be written,
@@ -110,7 +112,9 @@ def export(
     """
     check_output(output, overwrite, form)
     served, coverage = (model, None) if form == PORTABLE else packing.packed_or_same(model)
-    signatures = make_signatures(served, preprocessing, classes, max_pixels)
+    signatures = make_signatures(
+        served, preprocessing, classes, max_pixels, batch_calls if form == FUSED else None
+    )
     path = os.path.join(output, form)
     loader = LOADER if form == FUSED else None
     traced = custom_ops.implementation(_IMPLEMENTATIONS[form])

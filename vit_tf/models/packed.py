@@ -14,7 +14,6 @@ from vit_tf.models.head import TokenClassifier
 from vit_tf.models.image_model import ServingStages
 from vit_tf.models.inputs import check_images
 
-
 # What the op of a whole model pools, by the classifier. It returns all tokens for others.
 _POOLINGS = {"token": "token", "gap": "mean"}
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
 
 import vit_tf
 from pipelines.serving.signatures import make_signatures
@@ -55,3 +56,14 @@ def assert_close(model, actual, expected):
     expected = tf.cast(expected, tf.float32).numpy()
     largest = np.abs(expected).max() if expected.size else 0
     np.testing.assert_allclose(actual.numpy(), expected, rtol=0, atol=tolerance * largest)
+
+
+def read(path):
+    proto = saved_model_pb2.SavedModel()
+    proto.ParseFromString((path / "saved_model.pb").read_bytes())
+    return proto
+
+
+def nodes_of(proto):
+    graph = proto.meta_graphs[0].graph_def
+    return [*graph.node, *(node for f in graph.library.function for node in f.node_def)]

@@ -8,7 +8,6 @@ import shutil
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow.core.protobuf import saved_model_pb2
 
 import custom_ops
 import vit_tf
@@ -19,22 +18,11 @@ from pipelines.serving.signatures import make_signatures
 from pipelines.stored_models.exported import find_exported
 from tests.pipelines import encoded
 from tests.pipelines.process import assert_user_error
-from tests.pipelines.serving.exports import CLASSES, LABELS, assert_close, make
+from tests.pipelines.serving.exports import CLASSES, LABELS, assert_close, make, nodes_of, read
 from tests.vit_tf import tiny
 from vit_tf import packing
 
 FUSED_OPS = {"VitAttention", "VitAttentionTaps", "VitModel", "VitPatchEmbed"}
-
-
-def read(path):
-    proto = saved_model_pb2.SavedModel()
-    proto.ParseFromString((path / "saved_model.pb").read_bytes())
-    return proto
-
-
-def nodes_of(proto):
-    graph = proto.meta_graphs[0].graph_def
-    return [*graph.node, *(node for f in graph.library.function for node in f.node_def)]
 
 
 def ops_in(path):
