@@ -56,45 +56,60 @@ constexpr int kTileRows[] = {0, 8, 4};
 // times the error of TensorFlow.
 constexpr int64_t kMaxRun = 256;
 
+// Loads memory into a cache while a tile is multiplied: `prefetch` is called once in kSteps steps
+// of the sum. This one loads nothing.
+struct NoPrefetch {
+  static constexpr int64_t kSteps = kMaxRun;
+  VIT_INLINE void prefetch() {}
+};
+
+// The loop of all products: c[kRows, kVectors vectors] (+)= a[kRows, depth] b[depth, ...]. Inlined,
+// so that strides which are constants stay constants.
+template <class E, int kRows, int kVectors, class Prefetch>
+VIT_INLINE void multiply_tile(int64_t depth, const E* a, int64_t a_row, int64_t a_step, const E* b,
+                              int64_t b_step, typename Product<E>::Sum* c, int64_t c_row,
+                              bool accumulate, Prefetch& memory) {
+  using P = Product<E>;
+  using Sum = typename P::Sum;
+  int64_t k = 0;
+  do {
+    Vector<Sum> sums[kRows][kVectors] = {};
+    for (const int64_t end = k + kMaxRun < depth ? k + kMaxRun : depth; k < end;) {
+      memory.prefetch();
+      const int64_t stop = k + Prefetch::kSteps < end ? k + Prefetch::kSteps : end;
+      for (; k < stop; ++k, a += a_step, b += b_step) {
+        typename P::Lanes row[kVectors];
+#pragma GCC unroll 4
+        for (int j = 0; j < kVectors; ++j) row[j] = P::load_lanes(b + j * kLanes<Sum>);
+#pragma GCC unroll 16
+        for (int i = 0; i < kRows; ++i) {
+          const auto number = P::spread(a[i * a_row]);
+#pragma GCC unroll 4
+          for (int j = 0; j < kVectors; ++j) sums[i][j] = P::add(sums[i][j], number, row[j]);
+        }
+      }
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
+      for (int j = 0; j < kVectors; ++j) {
+        Sum* at = c + i * c_row + j * kLanes<Sum>;
+        store<Sum>(at, accumulate ? load<Sum>(at) + sums[i][j] : sums[i][j]);
+      }
+    }
+    accumulate = true;
+  } while (k < depth);
+}
+
 // `count` tiles of the same height, one below the other.
 template <class E, int kRows, int kVectors>
 static void tiles(int64_t count, int64_t depth, const E* a, int64_t a_row, int64_t a_step,
                   const E* b, int64_t b_step, typename Product<E>::Sum* c, int64_t c_row,
                   bool accumulate) {
-  using Sum = typename Product<E>::Sum;
+  NoPrefetch none;
   for (; count > 0; --count, a += kRows * a_row, c += kRows * c_row) {
-    const E* a_now = a;
-    const E* b_now = b;
-    int64_t left = depth;
-    bool add = accumulate;
-    do {
-      Vector<Sum> sums[kRows][kVectors] = {};
-      for (int64_t k = left < kMaxRun ? left : kMaxRun; k > 0; --k) {
-        typename Product<E>::Lanes row[kVectors];
-#pragma GCC unroll 4
-        for (int j = 0; j < kVectors; ++j) row[j] = Product<E>::load_lanes(b_now + j * kLanes<Sum>);
-#pragma GCC unroll 16
-        for (int i = 0; i < kRows; ++i) {
-          const auto number = Product<E>::spread(a_now[i * a_row]);
-#pragma GCC unroll 4
-          for (int j = 0; j < kVectors; ++j) {
-            sums[i][j] = Product<E>::add(sums[i][j], number, row[j]);
-          }
-        }
-        a_now += a_step;
-        b_now += b_step;
-      }
-#pragma GCC unroll 16
-      for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 4
-        for (int j = 0; j < kVectors; ++j) {
-          Sum* at = c + i * c_row + j * kLanes<Sum>;
-          store<Sum>(at, add ? load<Sum>(at) + sums[i][j] : sums[i][j]);
-        }
-      }
-      add = true;
-      left -= kMaxRun;
-    } while (left > 0);
+    multiply_tile<E, kRows, kVectors>(depth, a, a_row, a_step, b, b_step, c, c_row, accumulate,
+                                      none);
   }
 }
 

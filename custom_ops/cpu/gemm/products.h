@@ -23,6 +23,9 @@ namespace VIT_ISA {
 // multiplied. Weights are read once in a call, so without this every panel would be waited for.
 class NextPanel {
  public:
+  // The steps for which tile.h calls `prefetch` once.
+  static constexpr int64_t kSteps = 8;
+
   // `steps`: the number of calls of `prefetch` that the panel is spread over. A null panel is not
   // prefetched.
   NextPanel(const void* panel, int64_t bytes, int64_t steps)
@@ -41,9 +44,6 @@ class NextPanel {
   int64_t share_;
 };
 
-// A call of NextPanel::prefetch for so many rows of the panel.
-constexpr int64_t kPrefetchRows = 8;
-
 // The columns of a tile. Where a panel has more, its columns are multiplied as strips, [64 /
 // kStrip, depth, kStrip], so that a part of a strip is contiguous and stays in the L1 cache. In a
 // panel the same numbers are 256 bytes apart, which an L1 cache has few places for.
@@ -53,38 +53,10 @@ constexpr bool kHasStrips = kStrip < kPanelColumns;
 // sums[kRows, kStrip] (+)= a[kRows, depth] b[depth, kStrip]; depth counts elements, which may be
 // Pairs.
 template <class E, int kRows>
-static void multiply_tile(int64_t depth, const E* a, int64_t a_row, const E* b, float* sums,
-                          bool accumulate, NextPanel& next) {
-  using P = Product<E>;
-  // Sums of more products than kMaxRun are sums of such sums, as in tile.h.
-  for (int64_t k = 0; k < depth;) {
-    Vector<float> run[kRows][kMaxVectors] = {};
-    for (const int64_t end = k + kMaxRun < depth ? k + kMaxRun : depth; k < end;) {
-      next.prefetch();
-      for (const int64_t stop = k + kPrefetchRows < end ? k + kPrefetchRows : end; k < stop; ++k) {
-        typename P::Lanes row[kMaxVectors];
-#pragma GCC unroll 4
-        for (int j = 0; j < kMaxVectors; ++j) {
-          row[j] = P::load_lanes(b + k * kStrip + j * kLanes<float>);
-        }
-#pragma GCC unroll 16
-        for (int i = 0; i < kRows; ++i) {
-          const auto number = P::spread(a[i * a_row + k]);
-#pragma GCC unroll 4
-          for (int j = 0; j < kMaxVectors; ++j) run[i][j] = P::add(run[i][j], number, row[j]);
-        }
-      }
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 4
-      for (int j = 0; j < kMaxVectors; ++j) {
-        float* at = sums + i * kPanelColumns + j * kLanes<float>;
-        store<float>(at, accumulate ? load<float>(at) + run[i][j] : run[i][j]);
-      }
-    }
-    accumulate = true;
-  }
+static void multiply_strip_tile(int64_t depth, const E* a, int64_t a_row, const E* b, float* sums,
+                                bool accumulate, NextPanel& next) {
+  multiply_tile<E, kRows, kMaxVectors>(depth, a, a_row, 1, b, kStrip, sums, kPanelColumns,
+                                       accumulate, next);
 }
 
 // The rows of a tile. Its sums, a row of the panel and a number of `a` fill the registers.
@@ -93,9 +65,9 @@ constexpr int kHeight = kTileRows[kMaxVectors];
 template <class E, int kRows = kHeight>
 static auto tile_of(int64_t rows) {
   if constexpr (kRows == 1) {
-    return multiply_tile<E, 1>;
+    return multiply_strip_tile<E, 1>;
   } else {
-    return rows == kRows ? multiply_tile<E, kRows> : tile_of<E, kRows - 1>(rows);
+    return rows == kRows ? multiply_strip_tile<E, kRows> : tile_of<E, kRows - 1>(rows);
   }
 }
 
@@ -118,7 +90,7 @@ struct VectorProduct {
   template <class E>
   static int64_t steps(int64_t rows, int64_t depth) {
     constexpr int64_t kParts = kPanelColumns / kStrip;
-    return rows / kHeight * kParts * (depth / kPackSize<E> / kPrefetchRows);
+    return rows / kHeight * kParts * (depth / kPackSize<E> / NextPanel::kSteps);
   }
 };
 
