@@ -157,8 +157,7 @@ class EndsOracle : public EncoderOracle {
 
   // Of each image the numbers of its first token.
   Numbers first_rows(const Numbers& all) const {
-    const auto total = static_cast<int64_t>(all.value.size());
-    const int64_t size = total / (c_.batch * c_.tokens);
+    const int64_t size = e_.out_size();
     Numbers first(c_.batch * size);
     for (int64_t i = 0; i < c_.batch * size; ++i) {
       const auto from = static_cast<size_t>(i / size * c_.tokens * size + i % size);
