@@ -45,7 +45,7 @@ class OptionalTables {
 // Gets the dimensions of a table, whose last one is `features`; if this is not known, gets it too.
 inline Status get_table(const char* name, const Array& array, ElementType type, const char* layout,
                         Dims* dims, int64_t* features) {
-  VIT_RETURN_IF_ERROR(check_type(name, array, type));
+  VIT_RETURN_IF_ERROR(check_type(name, array, type, ", like kernel. Cast it."));
   VIT_RETURN_IF_ERROR(get_dims(name, array, layout, dims));
   Dims expected = *dims;
   expected.back() = *features;
@@ -188,7 +188,7 @@ class PatchEmbedGradient : public PatchEmbedBody {
         get_images_and_kernel(inputs[images_], inputs[1 - images_], &images, &kernel));
     int64_t patches;
     VIT_RETURN_IF_ERROR(count_patches_of(images, kernel, &patches));
-    VIT_RETURN_IF_ERROR(check_type("d_tokens", inputs[2], type_));
+    VIT_RETURN_IF_ERROR(check_type("d_tokens", inputs[2], type_, ", like kernel. Cast it."));
     VIT_RETURN_IF_ERROR(get_dims("d_tokens", inputs[2], "[B, T + N, D]", &d_tokens));
     VIT_RETURN_IF_ERROR(
         check_shape("d_tokens", inputs[2], "[B, T + N, D]", {images[0], -1, kernel[3]}));
