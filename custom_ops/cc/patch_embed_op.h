@@ -16,8 +16,14 @@ class OptionalTables {
  public:
   template <class Attributes>
   Status init(Attributes* attributes) {
-    VIT_RETURN_IF_ERROR(get_count("num_prefix", attributes, &has_prefix_));
-    return get_count("num_position", attributes, &has_position_);
+    int64_t prefix, position;
+    VIT_RETURN_IF_ERROR(attributes->get("num_prefix", &prefix));
+    VIT_RETURN_IF_ERROR(attributes->get("num_position", &position));
+    has_prefix_ = prefix == 1;
+    has_position_ = position == 1;
+    if (prefix <= 1 && position <= 1) return {};
+    return invalid("num_prefix and num_position must be 0 or 1. Received: ", prefix, " and ",
+                   position, ".");
   }
 
   int64_t count() const { return has_prefix_ + has_position_; }
@@ -30,15 +36,6 @@ class OptionalTables {
   }
 
  private:
-  template <class Attributes>
-  static Status get_count(const char* name, Attributes* attributes, bool* has) {
-    int64_t count;
-    VIT_RETURN_IF_ERROR(attributes->get(name, &count));
-    *has = count == 1;
-    if (count <= 1) return {};
-    return invalid(name, " must be 0 or 1. Received: ", count, ".");
-  }
-
   bool has_prefix_, has_position_;
 };
 
@@ -99,8 +96,9 @@ class PatchEmbedBody {
   }
 
  protected:
+  // Gets the dimensions of both, and the number of patches.
   Status get_images_and_kernel(const Array& image_array, const Array& kernel_array, Dims* images,
-                               Dims* kernel) const {
+                               Dims* kernel, int64_t* patches) const {
     VIT_RETURN_IF_ERROR(check_type("images", image_array, image_type_));
     VIT_RETURN_IF_ERROR(check_type("kernel", kernel_array, type_));
     VIT_RETURN_IF_ERROR(get_dims("kernel", kernel_array, "[P, P, C, D]", kernel));
@@ -115,11 +113,8 @@ class PatchEmbedBody {
                      " is for ", k[2], " channels.");
     }
     int64_t length;
-    return product("A patch", {k[0], k[1], k[2]}, &length);
-  }
-
-  static Status count_patches_of(const Dims& images, const Dims& kernel, int64_t* count) {
-    return count_patches(images, kernel[0] < 0 ? kernel[1] : kernel[0], count);
+    VIT_RETURN_IF_ERROR(product("A patch", {k[0], k[1], k[2]}, &length));
+    return count_patches(*images, k[0] < 0 ? k[1] : k[0], patches);
   }
 
   PatchEmbedProblem problem(const Array& images, const Array& kernel, int64_t prefix) const {
@@ -147,13 +142,13 @@ class PatchEmbed : public PatchEmbedBody {
   Status check(const Arrays& inputs, Arrays* outputs) const {
     VIT_RETURN_IF_ERROR(check_count(inputs, 3 + tables_.count()));
     Dims images, kernel, bias, prefix = {0};
-    VIT_RETURN_IF_ERROR(get_images_and_kernel(inputs[0], inputs[1], &images, &kernel));
-    int64_t features = kernel[3], patches, tokens;
+    int64_t patches, tokens;
+    VIT_RETURN_IF_ERROR(get_images_and_kernel(inputs[0], inputs[1], &images, &kernel, &patches));
+    int64_t features = kernel[3];
     VIT_RETURN_IF_ERROR(get_table("bias", inputs[2], type_, "[D]", &bias, &features));
     if (const Array* table = tables_.prefix(inputs, 3)) {
       VIT_RETURN_IF_ERROR(get_table("prefix", *table, type_, "[T, D]", &prefix, &features));
     }
-    VIT_RETURN_IF_ERROR(count_patches_of(images, kernel, &patches));
     VIT_RETURN_IF_ERROR(count_tokens(prefix[0], patches, &tokens));
     if (const Array* table = tables_.position(inputs, 3)) {
       VIT_RETURN_IF_ERROR(get_position(*table, type_, &tokens, &features));
@@ -184,10 +179,9 @@ class PatchEmbedGradient : public PatchEmbedBody {
   Status check(const Arrays& inputs, Arrays* outputs) const {
     VIT_RETURN_IF_ERROR(check_count(inputs, 3));
     Dims images, kernel, d_tokens;
-    VIT_RETURN_IF_ERROR(
-        get_images_and_kernel(inputs[images_], inputs[1 - images_], &images, &kernel));
     int64_t patches;
-    VIT_RETURN_IF_ERROR(count_patches_of(images, kernel, &patches));
+    VIT_RETURN_IF_ERROR(
+        get_images_and_kernel(inputs[images_], inputs[1 - images_], &images, &kernel, &patches));
     VIT_RETURN_IF_ERROR(check_type("d_tokens", inputs[2], type_, ", like kernel. Cast it."));
     VIT_RETURN_IF_ERROR(get_dims("d_tokens", inputs[2], "[B, T + N, D]", &d_tokens));
     VIT_RETURN_IF_ERROR(
