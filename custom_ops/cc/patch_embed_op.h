@@ -52,16 +52,12 @@ inline Status get_table(const char* name, const Array& array, ElementType type, 
 }
 
 // The position has a row for each token.
-inline Status get_position(const Array& array, ElementType type, int64_t* tokens,
+inline Status get_position(const Array& array, ElementType type, int64_t tokens, Dims* dims,
                            int64_t* features) {
-  Dims dims;
-  VIT_RETURN_IF_ERROR(get_table("position", array, type, "[T + N, D]", &dims, features));
-  if (!may_equal(dims[0], *tokens)) {
-    return invalid("position has another number of rows than there are tokens: it has shape ",
-                   text(dims), ", but it must be [T + N, D] = ", text({*tokens, *features}), ".");
-  }
-  if (*tokens < 0) *tokens = dims[0];
-  return {};
+  VIT_RETURN_IF_ERROR(get_table("position", array, type, "[T + N, D]", dims, features));
+  if (may_equal((*dims)[0], tokens)) return {};
+  return invalid("position has another number of rows than there are tokens: it has shape ",
+                 text(*dims), ", but it must be [T + N, D] = ", text({tokens, *features}), ".");
 }
 
 // Sets -1 if the number is not known.
@@ -151,7 +147,9 @@ class PatchEmbed : public PatchEmbedBody {
     }
     VIT_RETURN_IF_ERROR(count_tokens(prefix[0], patches, &tokens));
     if (const Array* table = tables_.position(inputs, 3)) {
-      VIT_RETURN_IF_ERROR(get_position(*table, type_, &tokens, &features));
+      Dims position;
+      VIT_RETURN_IF_ERROR(get_position(*table, type_, tokens, &position, &features));
+      if (tokens < 0) tokens = position[0];
     }
     *outputs = {{type_, {images[0], tokens, features}, nullptr, "tokens"}};
     return {};
@@ -252,7 +250,8 @@ class PatchEmbedTablesGrad {
     Dims d_tokens;
     VIT_RETURN_IF_ERROR(check_type("d_tokens", inputs[0], type_));
     VIT_RETURN_IF_ERROR(get_dims("d_tokens", inputs[0], "[B, T + N, D]", &d_tokens));
-    int64_t tokens = d_tokens[1], features = d_tokens[2];
+    const int64_t tokens = d_tokens[1];
+    int64_t features = d_tokens[2];
     *outputs = {{type_, {features}, nullptr, "d_bias"}};
     if (const Array* table = tables_.prefix(inputs, 1)) {
       Dims prefix;
@@ -264,8 +263,9 @@ class PatchEmbedTablesGrad {
       outputs->push_back({type_, prefix, nullptr, "d_prefix"});
     }
     if (const Array* table = tables_.position(inputs, 1)) {
-      VIT_RETURN_IF_ERROR(get_position(*table, type_, &tokens, &features));
-      outputs->push_back({type_, {tokens, features}, nullptr, "d_position"});
+      Dims position;
+      VIT_RETURN_IF_ERROR(get_position(*table, type_, tokens, &position, &features));
+      outputs->push_back({type_, position, nullptr, "d_position"});
     }
     return {};
   }
