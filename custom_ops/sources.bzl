@@ -70,6 +70,7 @@ OP_HEADERS = [
 
 # Read by OPS, XLA_OPS and CUDA_OPS.
 TF_HEADERS = [
+    "tf/cpu_kernel.h",
     "tf/device_kernel.h",
     "tf/shape_function.h",
     "tf/tensorflow_types.h",
@@ -103,8 +104,11 @@ INFO = ["tf/library_info.cc"]
 
 # The TensorFlow ops; in _vit_ops.so only.
 OPS = [
-    "tf/cpu_ops.cc",
-    "tf/op_definitions.cc",
+    "tf/attention_ops.cc",
+    "tf/encoder_ops.cc",
+    "tf/extract_patches_ops.cc",
+    "tf/model_ops.cc",
+    "tf/patch_ops.cc",
 ]
 
 # The ops for XLA, in _vit_ops_xla.so only, which is optional: it is left out where the headers of

@@ -120,11 +120,11 @@ inline Status check_count(const Arrays& inputs, int64_t expected) {
   return invalid("The op must have ", expected, " inputs. Received: ", inputs.size(), ".");
 }
 
+// `end` is that of the error: why it must be this type, and the fix.
 inline Status check_type(const char* name, const Array& array, ElementType type,
-                         const char* fix = "Cast it.") {
+                         const char* end = ". Cast it.") {
   if (array.type == type || array.type == ElementType::kUnknown) return {};
-  return invalid(name, " has dtype ", name_of(array.type), ", but it must be ", name_of(type), ". ",
-                 fix);
+  return invalid(name, " has dtype ", name_of(array.type), ", but it must be ", name_of(type), end);
 }
 
 // The error of a dtype that the kernels do not compute with. `others` are allowed besides floats.
@@ -146,15 +146,14 @@ inline Status get_dims(const char* name, const Array& array, const char* layout,
                  ".");
 }
 
-// `layout` may be empty.
 inline Status check_shape(const char* name, const Array& array, const char* layout,
                           const Dims& expected) {
   if (array.has_any_rank) return {};
   bool fits = array.dims.size() == expected.size();
   for (size_t i = 0; fits && i < expected.size(); ++i) fits = may_equal(array.dims[i], expected[i]);
   if (fits) return {};
-  return invalid(name, " has shape ", text(array.dims), ", but it must be ", layout,
-                 *layout ? " = " : "", text(expected), ".");
+  return invalid(name, " has shape ", text(array.dims), ", but it must be ", layout, " = ",
+                 text(expected), ".");
 }
 
 // Multiplies dimensions; -1 if one is not known. Fails if the result overflows.
@@ -183,8 +182,11 @@ inline Status check_size(const Array& array) {
 
 // Checks that an array of the caller is what the op writes, and sets output->data.
 inline Status take_output(const Array& given, Array* output) {
-  VIT_RETURN_IF_ERROR(check_type(output->name, given, output->type));
-  VIT_RETURN_IF_ERROR(check_shape(output->name, given, "", output->dims));
+  if (given.type != output->type || given.dims != output->dims) {
+    return invalid(output->name, " is ", name_of(given.type), " of shape ", text(given.dims),
+                   ", but the op writes ", name_of(output->type), " of shape ", text(output->dims),
+                   ".");
+  }
   output->data = given.data;
   return {};
 }

@@ -80,7 +80,7 @@ class AttentionBody {
     const Array *own = &inputs[first_own()], expected = out(*qkv);
     for (int i : {0, 2}) {
       const char* name = i ? "d_out" : "out";
-      VIT_RETURN_IF_ERROR(check_type(name, own[i], type_));
+      VIT_RETURN_IF_ERROR(check_type(name, own[i], type_, ", like qkv. Cast it."));
       VIT_RETURN_IF_ERROR(check_shape(name, own[i], "like out", expected.dims));
     }
     return check_statistics(own[1], *qkv, "[B, (lines,) H, 2, n]");
@@ -88,7 +88,7 @@ class AttentionBody {
 
   Status check_statistics(const Array& array, const Dims& qkv, const char* layout) const {
     VIT_RETURN_IF_ERROR(check_type("statistics", array, accumulator(type_),
-                                   "It must be a result of the forward pass of this qkv."));
+                                   ", as the forward pass of this qkv writes it."));
     return check_shape("statistics", array, layout, statistics(qkv).dims);
   }
 

@@ -84,7 +84,7 @@ class ExtractPatchesGrad : public PatchCopyBody {
     VIT_RETURN_IF_ERROR(check_count(inputs, 2));
     VIT_RETURN_IF_ERROR(check_type("d_patches", inputs[0], type_));
     VIT_RETURN_IF_ERROR(check_type("image_shape", inputs[1], ElementType::kInt64));
-    VIT_RETURN_IF_ERROR(check_shape("image_shape", inputs[1], "[4]", {4}));
+    VIT_RETURN_IF_ERROR(check_shape("image_shape", inputs[1], "the sizes of [B, H, W, C]", {4}));
     VIT_RETURN_IF_ERROR(get_images(inputs[1], &images));
     VIT_RETURN_IF_ERROR(patches_of(images, patch_size_, &patches));
     VIT_RETURN_IF_ERROR(check_shape("d_patches", inputs[0], "[B, N, P P C]", patches));

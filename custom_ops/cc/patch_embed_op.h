@@ -16,8 +16,14 @@ class OptionalTables {
  public:
   template <class Attributes>
   Status init(Attributes* attributes) {
-    VIT_RETURN_IF_ERROR(get_count("num_prefix", attributes, &has_prefix_));
-    return get_count("num_position", attributes, &has_position_);
+    int64_t prefix, position;
+    VIT_RETURN_IF_ERROR(attributes->get("num_prefix", &prefix));
+    VIT_RETURN_IF_ERROR(attributes->get("num_position", &position));
+    has_prefix_ = prefix == 1;
+    has_position_ = position == 1;
+    if (prefix <= 1 && position <= 1) return {};
+    return invalid("num_prefix and num_position must be 0 or 1. Received: ", prefix, " and ",
+                   position, ".");
   }
 
   int64_t count() const { return has_prefix_ + has_position_; }
@@ -33,22 +39,13 @@ class OptionalTables {
   }
 
  private:
-  template <class Attributes>
-  static Status get_count(const char* name, Attributes* attributes, bool* has) {
-    int64_t count;
-    VIT_RETURN_IF_ERROR(attributes->get(name, &count));
-    *has = count == 1;
-    if (count <= 1) return {};
-    return invalid(name, " must be 0 or 1. Received: ", count, ".");
-  }
-
   bool has_prefix_, has_position_;
 };
 
 // Gets the dimensions of a table, whose last one is `features`; if this is not known, gets it too.
 inline Status get_table(const char* name, const Array& array, ElementType type, const char* layout,
                         Dims* dims, int64_t* features) {
-  VIT_RETURN_IF_ERROR(check_type(name, array, type));
+  VIT_RETURN_IF_ERROR(check_type(name, array, type, ", like kernel. Cast it."));
   VIT_RETURN_IF_ERROR(get_dims(name, array, layout, dims));
   Dims expected = *dims;
   expected.back() = *features;
@@ -58,16 +55,12 @@ inline Status get_table(const char* name, const Array& array, ElementType type, 
 }
 
 // The position has a row for each token.
-inline Status get_position(const Array& array, ElementType type, int64_t* tokens,
+inline Status get_position(const Array& array, ElementType type, int64_t tokens, Dims* dims,
                            int64_t* features) {
-  Dims dims;
-  VIT_RETURN_IF_ERROR(get_table("position", array, type, "[T + N, D]", &dims, features));
-  if (!may_equal(dims[0], *tokens)) {
-    return invalid("position has another number of rows than there are tokens: it has shape ",
-                   text(dims), ", but it must be [T + N, D] = ", text({*tokens, *features}), ".");
-  }
-  if (*tokens < 0) *tokens = dims[0];
-  return {};
+  VIT_RETURN_IF_ERROR(get_table("position", array, type, "[T + N, D]", dims, features));
+  if (may_equal((*dims)[0], tokens)) return {};
+  return invalid("position has another number of rows than there are tokens: it has shape ",
+                 text(*dims), ", but it must be [T + N, D] = ", text({tokens, *features}), ".");
 }
 
 // Sets -1 if the number is not known.
@@ -85,8 +78,11 @@ inline Status OptionalTables::check(const Arrays& inputs, int first, ElementType
     VIT_RETURN_IF_ERROR(get_table("prefix", *table, type, "[T, D]", &rows, features));
   }
   VIT_RETURN_IF_ERROR(count_tokens(rows[0], *tokens, tokens));
-  const Array* table = position(inputs, first);
-  return table ? get_position(*table, type, tokens, features) : Status();
+  if (const Array* table = position(inputs, first)) {
+    VIT_RETURN_IF_ERROR(get_position(*table, type, *tokens, &rows, features));
+    if (*tokens < 0) *tokens = rows[0];
+  }
+  return {};
 }
 
 // The data of an optional input or output without elements is null.
@@ -113,8 +109,9 @@ class PatchEmbedBody {
   }
 
  protected:
+  // Gets the dimensions of both, and the number of patches.
   Status get_images_and_kernel(const Array& image_array, const Array& kernel_array, Dims* images,
-                               Dims* kernel) const {
+                               Dims* kernel, int64_t* patches) const {
     VIT_RETURN_IF_ERROR(check_type("images", image_array, image_type_));
     VIT_RETURN_IF_ERROR(check_type("kernel", kernel_array, type_));
     VIT_RETURN_IF_ERROR(get_dims("kernel", kernel_array, "[P, P, C, D]", kernel));
@@ -129,11 +126,8 @@ class PatchEmbedBody {
                      " is for ", k[2], " channels.");
     }
     int64_t length;
-    return product("A patch", {k[0], k[1], k[2]}, &length);
-  }
-
-  static Status count_patches_of(const Dims& images, const Dims& kernel, int64_t* count) {
-    return count_patches(images, kernel[0] < 0 ? kernel[1] : kernel[0], count);
+    VIT_RETURN_IF_ERROR(product("A patch", {k[0], k[1], k[2]}, &length));
+    return count_patches(*images, k[0] < 0 ? k[1] : k[0], patches);
   }
 
   PatchEmbedProblem problem(const Array& images, const Array& kernel, int64_t prefix) const {
@@ -161,10 +155,10 @@ class PatchEmbed : public PatchEmbedBody {
   Status check(const Arrays& inputs, Arrays* outputs) const {
     VIT_RETURN_IF_ERROR(check_count(inputs, 3 + tables_.count()));
     Dims images, kernel, bias;
-    VIT_RETURN_IF_ERROR(get_images_and_kernel(inputs[0], inputs[1], &images, &kernel));
-    int64_t features = kernel[3], tokens;
+    int64_t tokens;
+    VIT_RETURN_IF_ERROR(get_images_and_kernel(inputs[0], inputs[1], &images, &kernel, &tokens));
+    int64_t features = kernel[3];
     VIT_RETURN_IF_ERROR(get_table("bias", inputs[2], type_, "[D]", &bias, &features));
-    VIT_RETURN_IF_ERROR(count_patches_of(images, kernel, &tokens));
     VIT_RETURN_IF_ERROR(tables_.check(inputs, 3, type_, &tokens, &features));
     *outputs = {{type_, {images[0], tokens, features}, nullptr, "tokens"}};
     return {};
@@ -192,11 +186,10 @@ class PatchEmbedGradient : public PatchEmbedBody {
   Status check(const Arrays& inputs, Arrays* outputs) const {
     VIT_RETURN_IF_ERROR(check_count(inputs, 3));
     Dims images, kernel, d_tokens;
-    VIT_RETURN_IF_ERROR(
-        get_images_and_kernel(inputs[images_], inputs[1 - images_], &images, &kernel));
     int64_t patches;
-    VIT_RETURN_IF_ERROR(count_patches_of(images, kernel, &patches));
-    VIT_RETURN_IF_ERROR(check_type("d_tokens", inputs[2], type_));
+    VIT_RETURN_IF_ERROR(
+        get_images_and_kernel(inputs[images_], inputs[1 - images_], &images, &kernel, &patches));
+    VIT_RETURN_IF_ERROR(check_type("d_tokens", inputs[2], type_, ", like kernel. Cast it."));
     VIT_RETURN_IF_ERROR(get_dims("d_tokens", inputs[2], "[B, T + N, D]", &d_tokens));
     VIT_RETURN_IF_ERROR(
         check_shape("d_tokens", inputs[2], "[B, T + N, D]", {images[0], -1, kernel[3]}));
@@ -266,7 +259,8 @@ class PatchEmbedTablesGrad {
     Dims d_tokens;
     VIT_RETURN_IF_ERROR(check_type("d_tokens", inputs[0], type_));
     VIT_RETURN_IF_ERROR(get_dims("d_tokens", inputs[0], "[B, T + N, D]", &d_tokens));
-    int64_t tokens = d_tokens[1], features = d_tokens[2];
+    const int64_t tokens = d_tokens[1];
+    int64_t features = d_tokens[2];
     *outputs = {{type_, {features}, nullptr, "d_bias"}};
     if (const Array* table = tables_.prefix(inputs, 1)) {
       Dims prefix;
@@ -278,8 +272,9 @@ class PatchEmbedTablesGrad {
       outputs->push_back({type_, prefix, nullptr, "d_prefix"});
     }
     if (const Array* table = tables_.position(inputs, 1)) {
-      VIT_RETURN_IF_ERROR(get_position(*table, type_, &tokens, &features));
-      outputs->push_back({type_, {tokens, features}, nullptr, "d_position"});
+      Dims position;
+      VIT_RETURN_IF_ERROR(get_position(*table, type_, tokens, &position, &features));
+      outputs->push_back({type_, position, nullptr, "d_position"});
     }
     return {};
   }

@@ -136,7 +136,7 @@ inline void copy_patches(const DeviceExecution& execution, const DeviceArray& im
   const Array &pixels = images.array(), &rows = patches.array();
   Dims expected;
   PatchCopyProblem problem = patch_copy(pixels, patch_size, size_of(pixels.type), &expected);
-  raise_if_error(check_type("patches", rows, pixels.type));
+  raise_if_error(check_type("patches", rows, pixels.type, ", like images."));
   raise_if_error(check_shape("patches", rows, "[B, N, P P C]", expected));
   problem.from = restore ? rows.data : pixels.data;
   problem.to = restore ? pixels.data : rows.data;

@@ -1,4 +1,4 @@
-// The OpKernel of an op for a kind of device, and its registration. cpu_ops.cc and gpu_ops.cc
+// The OpKernel of an op for a kind of device, and its registration. cpu_kernel.h and gpu_ops.cc
 // define the devices.
 //
 // A process can load this library twice: from the package and from an exported SavedModel.

@@ -1,5 +1,5 @@
-// Registers the ops for NVIDIA GPUs. op_definitions.cc defines them. It needs no header of CUDA:
-// TensorFlow names the stream.
+// Registers the ops for NVIDIA GPUs. attention_ops.cc, patch_ops.cc and extract_patches_ops.cc
+// define them. It needs no header of CUDA: TensorFlow names the stream.
 
 #include <vector>
 

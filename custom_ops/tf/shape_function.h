@@ -75,4 +75,7 @@ absl::Status infer_shapes(tensorflow::shape_inference::InferenceContext* context
 
 }  // namespace vit
 
+// Types of the attributes of ops.
+#define VIT_FLOATS "float, bfloat16, half, double"
+
 #endif  // CUSTOM_OPS_TF_SHAPE_FUNCTION_H_

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.grappler import item as grappler_item
 
 import custom_ops
 from custom_ops.attention import TAPS
@@ -117,6 +118,31 @@ def test_static_shapes_of_patches_and_gradients(images, prefix, position, tokens
     assert found.shape.as_list() == tokens
     for name, shape in shapes.items():
         assert gradients[name].shape.as_list() == shape, name
+
+
+def test_an_unknown_dimension_of_an_output_is_one_of_the_inputs():
+    """TensorFlow then knows that shapes are equal. It shows unknown dimensions as numbers < -1."""
+    ops = custom_ops.load()
+    with tf.Graph().as_default() as graph:
+        qkv = tf.ensure_shape(tf.compat.v1.placeholder("float32"), [None, None, None, 36], "qkv")
+        images = tf.ensure_shape(tf.compat.v1.placeholder("float32"), [None, 8, 9, None], "images")
+        out = ops.vit_attention(qkv, [], num_heads=3, axis=2, name="attention")
+        patches = ops.vit_extract_patches(images, patch_size=4, name="patches")
+        shape = tf.shape(images, tf.int64)
+        restored = ops.vit_extract_patches_grad(patches, shape, patch_size=4, name="restored")
+        for tensor in (*out, restored):
+            graph.add_to_collection("train_op", tensor)
+        saved = tf.compat.v1.train.export_meta_graph(graph=graph)
+    shapes = {
+        name: [[dim.size for dim in output.shape.dim] for output in outputs]
+        for name, outputs in grappler_item.Item(saved).GetOpProperties().items()
+    }
+    [[batch, rows, columns, _]] = shapes["qkv"]
+    assert batch < -1 and len({batch, rows, columns}) == 3
+    assert shapes["attention"] == [[batch, rows, columns, 12], [batch, rows, 3, 2, columns]]
+    [[batch, *_, channels]] = shapes["images"]
+    assert batch < -1 and shapes["restored"] == [[batch, 8, 9, channels]]
+    assert shapes["patches"][0][:2] == [batch, 4]
 
 
 @pytest.mark.usefixtures("each_implementation")

@@ -165,20 +165,30 @@ WRONG = {
     "m.attention(one, 1, scale=np.inf)": r"scale must be .* Received: inf\.",
     "m.attention(one, 1, scale=np.nan)": r"scale must be .* Received: nan\.",
     "m.attention(one.astype('f4'), 1, scale=1e-40)": "scale must be",
+    "m.attention(one, 0)": "num_heads must be at least 1. Received: 0",
     "m.attention(np.ones((1, 2, 7)), 1)": "multiple of 3",
     "m.attention(one.astype(int), 1)": "int64",
     "m.attention(one, 1, bias=np.ones(3))": "broadcast to",
+    "m.attention_gradient(qkv, 3, out.astype('f4'), statistics, out)": "out has .* like qkv",
+    "m.attention_gradient(qkv, 3, out, statistics.astype('f4'), out)": "float32, .* forward pass",
+    "m.attention_bias_gradient(qkv, 3, out, statistics, out, bias=None)": "needs a bias",
     "m.attention_taps(qkv, 3, statistics, scale=-1)": "scale must be",
     "m.attention_taps(qkv, 3, statistics, grid=4)": "grid must be",
     "m.attention_taps(qkv, 3, statistics, grid=('a', 4))": "grid must be",
-    "m.attention_taps(qkv, 3, statistics, grid=(4, 5))": "grid must be",
-    "m.attention_taps(qkv, 3, statistics[:1])": "statistics must have",
+    "m.attention_taps(qkv, 3, statistics, grid=(4, 5))": "4 x 5 has more patches than .* 19",
+    "m.attention_taps(qkv, 3, statistics[:1])": r"statistics has shape \[1, 3, 2, 19\]",
     "m.patch_embed(big_endian[..., None], kernel, table)": "byte order",
-    "m.patch_embed(images, kernel[:3], table)": "kernel must be",
-    "m.patch_embed(images, kernel, table[:6])": "bias must have shape",
+    "m.patch_embed(images, kernel[:3], table)": r"kernel has shape \[3, 4, 3, 7\]",
+    "m.patch_embed(images, kernel, table[:6])": r"bias has shape \[6\], .* \[D\] = \[7\]",
+    "m.patch_embed(images, kernel, None)": "bias must be a NumPy array .*NoneType",
+    "m.patch_embed(images, np.ones((9, 9, 3, 7)), table)": "9 x 8 pixels hold no patch of 9 x 9",
+    "m.patch_embed_gradient(images, kernel, out)": r"d_tokens has .* = \[2, 4, 7\]",
+    "m.patch_embed_gradient(images, kernel, out, prefix=-1)": "prefix must be .* Received: -1",
+    "m.extract_patches(images, 0)": "patch_size must be at least 1. Received: 0",
+    "m.extract_patches(images[0], 2)": r"images must be \[B, H, W, C\]",
     "m.extract_patches(objects, 2)": "Python objects",
     "m.extract_patches(objects.astype([('a', object)]), 2)": "Python objects",
-    "m.extract_patches(images, 10)": "patch_size=10",
+    "m.extract_patches(images, 10)": "9 x 8 pixels hold no patch of 10 x 10",
 }
 
 
@@ -186,6 +196,7 @@ WRONG = {
 def test_a_wrong_argument_is_refused(kernels, call):
     given = {"m": kernels, "np": np, "one": np.ones((1, 2, 6))}
     given |= {"qkv": np.zeros(SHAPE), "statistics": np.zeros((2, HEADS, 2, 19))}
+    given |= {"out": np.zeros((2, 19, HEADS * SIZE))}
     given |= {"images": np.zeros((2, 9, 8, 3), np.uint8), "kernel": np.zeros((4, 4, 3, 7))}
     given |= {"table": np.zeros(7), "big_endian": np.ones((1, 2, 6), ">f4")}
     given |= {"objects": np.full((1, 4, 4, 1), None)}
@@ -230,30 +241,34 @@ WRONG_FOR_GPUS = {
     "a(2, dtype='float8')": "dtype float8 is unknown",
     "m.Attention(a(5, 36), 3)": r"qkv must be \[B, N, 3 D\].* \[5, 36\]",
     "m.Attention(a(2, 5, 36, dtype='int32'), 3)": "qkv has dtype int32. Cast it to float16",
-    "m.Attention(qkv, 5)": "36, must be a positive multiple of 3 \\* num_heads.* num_heads=5",
-    "m.Attention(qkv, 2**62)": "num_heads=4611686018427387904",
+    "m.Attention(qkv, 5)": r"\[2, 5, 36\], .* multiple of 3 .* num_heads = 5",
+    "m.Attention(qkv, 2**62)": "num_heads = 4611686018427387904",
     "m.Attention(qkv, 3, axis=1)": r"qkv must be \[B, R, C, 3 D\]",
-    "m.Attention(qkv, 3, scale=-1)": "scale must be None or a number, .* Received: -1",
-    "m.Attention(qkv, 3, bias=a(5, 4))": r"broadcast to \[2, 3, 5, 5\].* \[5, 4\]",
+    "m.Attention(qkv, 3, scale=-1)": "scale must be finite and above 0 as float32, .* Received: -1",
+    "m.Attention(qkv, 3, bias=a(5, 4))": r"bias has shape \[5, 4\].* \[2, 3, 5, 5\]",
     "m.Attention(qkv, 3, bias=a(5, dtype='bfloat16'))": "bias has dtype bfloat16, .* float32",
-    "plain.forward(run, qkv, statistics)": r"out must have shape \[2, 5, 12\]",
-    "plain.forward(run, a(2, 5, 12), statistics)": "out has dtype float32, but qkv has bfloat16",
-    "plain.forward(run, out, out)": "statistics must be .* float32. Received dtype: bfloat16",
-    "plain.forward(run, out, a(2, 3, 5))": r"statistics must have shape \[2, 3, 2, 5\]",
-    "plain.gradient(run, out, statistics, out, out)": r"d_qkv must have shape \[2, 5, 36\]",
+    "m.Attention(grid, 3, axis=1).taps(run, statistics)": "without an axis.* axis = 1",
+    "plain.forward(run, qkv, statistics)": r"out is .*\[2, 5, 36\], but .* \[2, 5, 12\]",
+    "plain.forward(run, a(2, 5, 12), statistics)": "out is float32 .* the op writes bfloat16",
+    "plain.forward(run, out, out)": "statistics is bfloat16 .* writes float32",
+    "plain.forward(run, out, a(2, 3, 5))": r"statistics is .* writes .*\[2, 3, 2, 5\]",
+    "plain.gradient(run, out, statistics, out, out)": r"d_qkv is .*\[2, 5, 12\], .*\[2, 5, 36\]",
     "plain.bias_gradient(run, out, statistics, out, a())": "no bias",
     "plain.taps(run, statistics, distance=a(2, 3))": "grid must be .* Received: None",
-    "plain.taps(run, statistics, entropy=a(2))": r"entropy must have shape \[2, 3\]",
-    "m.PatchEmbed(images, a(4, 2, 3, 10))": "kernel must be .* channels of images, 3",
+    "plain.taps(run, statistics, entropy=a(2))": r"entropy is .*\[2\], .*\[2, 3\]",
+    "m.PatchEmbed(images, a(4, 2, 3, 10))": r"kernel has shape \[4, 2, 3, 10\]",
     "m.PatchEmbed(images, a(9, 9, 3, 10))": "8 x 9 pixels hold no patch of 9 x 9",
     "m.PatchEmbed(images, kernel, prefix=-1)": "prefix must be a number of tokens",
     "patches.forward(run, a(10), a(2, 5, 10))": "prefix must have shape .* Received: None",
-    "patches.forward(run, a(9), a(2, 5, 10), prefix=a(1, 10))": r"bias must have shape \[10\]",
+    "patches.forward(run, a(10), a(2, 5, 10), prefix=a(2, 10))": r"prefix has .* = \[1, 10\]",
+    "patches.forward(run, a(9), a(2, 5, 10), prefix=a(1, 10))": r"bias has .* \[D\] = \[10\]",
+    "patches.gradient(run, a(2, 4, 10), kernel=kernel)": r"d_tokens has .* = \[2, 5, 10\]",
+    "patches.gradient(run, a(2, 5, 10), kernel=kernel, bias=a(9))": r"d_bias is .* \[10\]",
     "patches.gradient(run, a(2, 5, 10), images=images)": "uint8 have no gradient",
-    "patches.gradient(run, a(2, 5, 10), position=a(4, 10))": "position must have shape",
-    "m.extract_patches(run, images, a(2, 4, 48), 4)": "patches has dtype float32, but images has",
-    "m.extract_patches(run, images, images, 10)": "sides of at least patch_size=10",
-    "m.restore_patches(run, a(2, 3, 48), a(2, 8, 9, 3), 4)": r"patches must have .* \[2, 4, 48\]",
+    "patches.gradient(run, a(2, 5, 10), position=a(4, 10))": r"d_position is .* \[5, 10\]",
+    "m.extract_patches(run, images, a(2, 4, 48), 4)": "patches has .* like images",
+    "m.extract_patches(run, images, images, 10)": "8 x 9 pixels hold no patch of 10 x 10",
+    "m.restore_patches(run, a(2, 3, 48), a(2, 8, 9, 3), 4)": r"patches has .* \[2, 4, 48\]",
 }
 
 
@@ -269,6 +284,7 @@ def test_the_module_for_gpus_checks_arguments_before_any_work(cuda, call):
     given["qkv"] = array(2, 5, 36, dtype="bfloat16")
     given["out"], given["statistics"] = array(2, 5, 12, dtype="bfloat16"), array(2, 3, 2, 5)
     given["plain"] = cuda.Attention(given["qkv"], 3)
+    given["grid"] = array(2, 5, 4, 36)
     given["images"], given["kernel"] = array(2, 8, 9, 3, dtype="uint8"), array(4, 4, 3, 10)
     given["patches"] = cuda.PatchEmbed(given["images"], given["kernel"], prefix=1)
     with pytest.raises(ValueError, match=WRONG_FOR_GPUS[call]):

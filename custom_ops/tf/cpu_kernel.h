@@ -1,4 +1,6 @@
-// Registers the ops for CPUs. op_definitions.cc defines them.
+// The OpKernel of an op for CPUs.
+#ifndef CUSTOM_OPS_TF_CPU_KERNEL_H_
+#define CUSTOM_OPS_TF_CPU_KERNEL_H_
 
 #include <unistd.h>
 
@@ -9,7 +11,6 @@
 #include "custom_ops/tf/threads.h"
 
 namespace vit {
-namespace {
 
 class CpuCall {
  public:
@@ -38,8 +39,11 @@ class CpuCall {
   Team team_;
 };
 
-[[maybe_unused]] const bool registered =
-    register_kernels<CpuCall>(tensorflow::DEVICE_CPU, CpuOps());
+template <class... Bodies>
+bool register_for_cpu(OpList<Bodies...> ops) {
+  return register_kernels<CpuCall>(tensorflow::DEVICE_CPU, ops);
+}
 
-}  // namespace
 }  // namespace vit
+
+#endif  // CUSTOM_OPS_TF_CPU_KERNEL_H_
