@@ -93,8 +93,8 @@ def headers_of(source):
 
 
 def source_hash():
-    """Hash of `sources.bzl` and all `source_files`; part of the stamp of the libraries."""
-    files = ["sources.bzl", *source_files()]
+    """Hash of `sources.bzl` and all that it names; part of the stamp of the libraries."""
+    files = ["sources.bzl", sources()["EXPORTS"], *source_files()]
     return hashlib.sha256(b"".join((PACKAGE / file).read_bytes() for file in files)).hexdigest()
 
 

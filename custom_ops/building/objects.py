@@ -107,7 +107,9 @@ def link(compiler, files, flags, path, logs):
         path: file to write, atomically.
         logs: folder for the messages of a failure.
     """
-    options = [*build_plan.sources()["LINKOPTS"], *flags]
+    lists = build_plan.sources()
+    exports = f"-Wl,--version-script={build_plan.PACKAGE / lists['EXPORTS']}"
+    options = [exports, *lists["LINKOPTS"], *flags]
     replace(
         path,
         lambda temporary: _run(

@@ -83,6 +83,7 @@ def test_the_product_is_stamped_and_whole(package):
         "_vit_ops.so",
         "_vit_ops_cuda.txt",
         "_vit_ops_xla_not_built.txt",
+        "exports.lds",
         "sources.bzl",
     ]
 
