@@ -107,6 +107,23 @@ def test_the_number_of_threads_changes_no_bit(kernels, rng, threads):
         assert one.tobytes() == many.tobytes()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_subnormal_numbers_are_0_with_every_instruction_set(kernels, dtype):
+    tiny, finest = np.finfo(dtype), -np.log(np.finfo(dtype).smallest_normal)
+    half = np.array(tiny.smallest_normal / 2, dtype)
+    values = np.full((4, 197, 3 * 128), half)  # Work that is worth a second thread.
+    # Of two keys, the second one has a weight of about a quarter of the smallest normal number.
+    weighted = np.zeros((1, 2, 3), dtype)
+    weighted[0, :, 0], weighted[0, 1] = 1, (1, -(finest + np.log(4)), tiny.max / 2**10)
+    for name in instruction_sets.here():
+        kernels.choose_isa(name)
+        assert not kernels.attention(values, 2, threads=2)[0].any()
+        assert not kernels.attention(weighted, 1, scale=1.0)[0].any()
+        assert kernels.extract_patches(values[None, :2, :2, :3], 2).all()
+        # They are numbers again in the caller's thread.
+        assert half * np.array(1, dtype) > 0
+
+
 def test_patches_tokens_and_their_gradients_are_those_of_the_definition(kernels, rng):
     images = rng.integers(0, 256, size=(2, 9, 8, 3), dtype=np.uint8)
     kernel, table = rng.normal(size=(4, 4, 3, 7)), rng.normal(size=(5, 7))
