@@ -22,7 +22,8 @@ inline py::object set_bias(const py::object& object, Projection& projection) {
 }
 
 inline py::tuple attention(const py::object& qkv, int64_t num_heads, const py::object& bias,
-                           const py::object& axis, const py::object& scale, int threads) {
+                           const py::object& axis, const py::object& scale,
+                           const py::object& threads) {
   const Argument packed("qkv", qkv);
   Projection p(packed.tensor, num_heads, axis, scale);
   const py::object cast = set_bias(bias, p);
@@ -63,7 +64,7 @@ struct GradientInputs {
 inline py::array attention_gradient(const py::object& qkv, int64_t num_heads, const py::object& out,
                                     const py::object& statistics, const py::object& d_out,
                                     const py::object& bias, const py::object& axis,
-                                    const py::object& scale, int threads) {
+                                    const py::object& scale, const py::object& threads) {
   const GradientInputs inputs(qkv, num_heads, out, statistics, d_out, bias, axis, scale);
   const py::array& like = inputs.qkv.array;
   py::array d_qkv = empty(shape_of(like), like.dtype());
@@ -74,7 +75,7 @@ inline py::array attention_gradient(const py::object& qkv, int64_t num_heads, co
 inline py::array bias_gradient(const py::object& qkv, int64_t num_heads, const py::object& out,
                                const py::object& statistics, const py::object& d_out,
                                const py::object& bias, const py::object& axis,
-                               const py::object& scale, int threads) {
+                               const py::object& scale, const py::object& threads) {
   if (bias.is_none()) throw py::value_error("bias must be an array. Received: None.");
   const GradientInputs inputs(qkv, num_heads, out, statistics, d_out, bias, axis, scale);
   const py::array like = inputs.bias;
@@ -85,7 +86,7 @@ inline py::array bias_gradient(const py::object& qkv, int64_t num_heads, const p
 
 inline py::dict taps(const py::object& qkv, int64_t num_heads, const py::object& statistics,
                      const py::object& bias, const py::object& grid, const py::object& scale,
-                     int threads) {
+                     const py::object& threads) {
   const Argument packed("qkv", qkv), kept("statistics", statistics);
   Projection p(packed.tensor, num_heads, py::none(), scale);
   const py::object cast = set_bias(bias, p);

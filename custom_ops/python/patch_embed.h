@@ -23,7 +23,8 @@ inline const void* table(const Patches& patches, const char* name, const py::obj
 
 inline py::array patch_embed(const py::object& images, const py::object& kernel,
                              const py::object& bias, double scale, double offset,
-                             const py::object& prefix, const py::object& position, int threads) {
+                             const py::object& prefix, const py::object& position,
+                             const py::object& threads) {
   int64_t rows = 0;
   if (!prefix.is_none()) {
     const py::array table = dense("prefix", prefix);
@@ -50,7 +51,7 @@ inline py::array patch_embed(const py::object& images, const py::object& kernel,
 
 inline py::dict patch_embed_gradient(const py::object& images, const py::object& kernel,
                                      const py::object& d_tokens, double scale, double offset,
-                                     int64_t prefix, int threads) {
+                                     int64_t prefix, const py::object& threads) {
   const Argument pixels("images", images), weights("kernel", kernel), d("d_tokens", d_tokens);
   const Patches p(pixels.tensor, weights.tensor, scale, offset, prefix);
   p.check(d.tensor, p.tokens_shape());
@@ -74,7 +75,7 @@ inline py::dict patch_embed_gradient(const py::object& images, const py::object&
   return found;
 }
 
-inline py::array extract(const py::object& object, int64_t patch_size, int threads) {
+inline py::array extract(const py::object& object, int64_t patch_size, const py::object& threads) {
   const py::array images = dense("images", object);
   // Elements are copied as bytes. Copied pointers to Python objects would not count as references.
   if (images.dtype().attr("hasobject").cast<bool>()) {

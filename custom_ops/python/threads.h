@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <exception>
 #include <new>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -17,14 +18,31 @@
 #include "custom_ops/cc/execution.h"
 #include "custom_ops/cc/guided_schedule.h"
 #include "custom_ops/cpu/isa.h"
+#include "custom_ops/python/tensor.h"
 
 namespace vit {
+
+// The number of threads that an argument asks for: 0 asks for one per processor.
+inline int64_t thread_count(const py::object& threads) {
+  // Starting more takes longer than most calls, and a larger number is a mistake.
+  constexpr int64_t kMost = 1024;
+  int64_t count = -1;
+  try {
+    count = threads.cast<int64_t>();
+  } catch (const py::cast_error&) {
+  }
+  if (count < 0 || count > kMost) {
+    throw py::value_error(
+        "threads must be 0, for one per processor, or a number of threads up to " +
+        std::to_string(kMost) + ". Received: " + repr(threads) + ".");
+  }
+  return count ? count : std::max(1u, std::thread::hardware_concurrency());
+}
 
 // The threads of one call. Each takes the next chunk of units when it becomes free.
 class Threads {
  public:
-  explicit Threads(int count)
-      : count_(count > 0 ? count : std::max(1u, std::thread::hardware_concurrency())) {}
+  explicit Threads(int64_t count) : count_(count) {}
 
   Execution execution() { return {{run, this}, heap()}; }
 
@@ -84,12 +102,13 @@ inline void check_isa() {
   if (const char* error = isa_error()) throw pybind11::value_error(error);
 }
 
-// Calls function(problem, execution) on `count` threads, without holding the interpreter lock.
+// Calls function(problem, execution) on as many threads as `count` asks for, without holding the
+// interpreter lock.
 template <class Problem>
-void run_on_threads(int count, Result (*function)(const Problem&, const Execution&),
+void run_on_threads(const py::object& count, Result (*function)(const Problem&, const Execution&),
                     const Problem& problem) {
   check_isa();
-  Threads threads(count);
+  Threads threads(thread_count(count));
   Result result;
   {
     pybind11::gil_scoped_release release;

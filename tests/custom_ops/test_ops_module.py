@@ -91,7 +91,7 @@ def test_attention_along_an_axis_is_that_of_its_lines(kernels, rng, axis):
     assert out.shape == expected.shape and np.abs(out - expected).max() < 1e-14
 
 
-@pytest.mark.parametrize("threads", [2, 3])
+@pytest.mark.parametrize("threads", [2, 3, 1024])
 def test_the_number_of_threads_changes_no_bit(kernels, rng, threads):
     # Work that is worth a second thread.
     qkv = rng.normal(size=(4, 197, 3 * 128)).astype(np.float32)
@@ -196,6 +196,13 @@ WRONG = {
     "m.extract_patches(objects, 2)": "Python objects",
     "m.extract_patches(objects.astype([('a', object)]), 2)": "Python objects",
     "m.extract_patches(images, 10)": "patch_size=10",
+    "m.attention(one, 1, threads=-1)": r"threads must be 0, .* up to 1024\. Received: -1\.",
+    "m.attention_taps(qkv, 3, statistics, threads=10**6)": r"threads .* Received: 1000000\.",
+    "m.extract_patches(images, 3, threads=1025)": r"threads must be .* Received: 1025\.",
+    "m.patch_embed(images, kernel, table, threads=2**31 - 1)": r"threads .* 2147483647\.",
+    "m.attention(one, 1, threads=2**70)": r"threads must be .* Received: 1180591620717411303424\.",
+    "m.attention(one, 1, threads='all')": r"threads must be .* Received: 'all'\.",
+    "m.attention(one, 1, threads=1.5)": r"threads must be .* Received: 1\.5\.",
 }
 
 
