@@ -144,7 +144,7 @@ def describe():
         "xla_reason": state.xla.reason,
     }
     if stamp:
-        from custom_ops import build_plan
+        from custom_ops.building import build_plan
 
         report["tensorflow"], report["compiler"] = stamp["tensorflow"], stamp["compiler"]
         report["outdated"] = stamp["sources"] != build_plan.source_hash()

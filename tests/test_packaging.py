@@ -11,7 +11,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from custom_ops import build_plan
+from custom_ops.building import build_plan
 from tests.architecture import ROOT
 
 PACKAGES = ("custom_ops", "vit_tf", "pipelines")

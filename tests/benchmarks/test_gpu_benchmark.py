@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.gpu import __main__ as command
 from benchmarks.gpu import cases, machine, processes, report, sanitizer, tolerance
-from custom_ops.build_plan import BuildError
+from custom_ops.building.build_plan import BuildError
 
 MACHINE = {"date": "2026-01-02", "card": "NVIDIA X", "driver": "580.1", "torch": "2.9"}
 MACHINE |= {"nvcc": "nvcc V13.0.88", "nvcc_path": "/nvcc"}

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from custom_ops import build_plan, library_file
-from custom_ops.building import toolkit
+from custom_ops import library_file
+from custom_ops.building import build_plan, toolkit
 from tests.checkout import ROOT, copy_checkout
 from tests.custom_ops import cuda_compiler
 from tests.custom_ops.process import run_python

@@ -5,8 +5,8 @@ import subprocess
 
 import pytest
 
-from custom_ops import build_ops, build_plan, library_file
-from custom_ops.building import objects, resources, toolkit
+from custom_ops import build_ops, library_file
+from custom_ops.building import build_plan, objects, resources, toolkit
 from tests.checkout import ROOT
 from tests.custom_ops import cuda_compiler
 from tests.custom_ops.process import run_python

@@ -9,7 +9,8 @@ import sysconfig
 
 import pytest
 
-from custom_ops import build_plan, library_file
+from custom_ops import library_file
+from custom_ops.building import build_plan
 from tests.checkout import copy_checkout, copy_objects
 from tests.custom_ops.process import PROGRAMS
 

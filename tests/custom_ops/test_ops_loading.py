@@ -12,8 +12,8 @@ import pytest
 import tensorflow as tf
 
 import custom_ops
-from custom_ops import build_ops, build_plan, dispatch, library_file, loader
-from custom_ops.building import objects
+from custom_ops import build_ops, dispatch, library_file, loader
+from custom_ops.building import build_plan, objects
 from tests.custom_ops.process import run_python
 
 OPS = loader.OPS
