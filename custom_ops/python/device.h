@@ -84,6 +84,19 @@ class DeviceArray {
   int64_t element_size_;
 };
 
+// An array that kernels for GPUs compute with, as the argument of this name. Raises a ValueError
+// for other dtypes.
+inline Tensor computable(const char* name, const DeviceArray& array, bool with_uint8 = false) {
+  const std::string& dtype = array.dtype();
+  if (dtype == "float16" || dtype == "bfloat16" || dtype == "float32" ||
+      (dtype == "uint8" && with_uint8)) {
+    return array.as(name);
+  }
+  throw py::value_error(std::string(name) + " has dtype " + dtype +
+                        ", which the kernels for GPUs do not take. Cast it to " +
+                        (with_uint8 ? "uint8, " : "") + "float16, bfloat16 or float32.");
+}
+
 // An input of a problem.
 inline const void* input_of(const AttentionProblem& problem) { return problem.qkv; }
 inline const void* input_of(const PatchEmbedProblem& problem) { return problem.kernel; }

@@ -15,7 +15,7 @@ class DeviceAttention {
  public:
   DeviceAttention(const DeviceArray& qkv, int64_t num_heads, const DeviceArray* bias,
                   const py::object& axis, const py::object& scale)
-      : projection_(qkv.as("qkv"), num_heads, axis, scale), has_axis_(!axis.is_none()) {
+      : projection_(computable("qkv", qkv), num_heads, axis, scale), has_axis_(!axis.is_none()) {
     if (!bias) return;
     projection_.set_bias(bias->as("bias"));
     has_bias_ = true;

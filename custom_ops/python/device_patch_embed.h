@@ -13,7 +13,8 @@ class DevicePatchEmbed {
  public:
   DevicePatchEmbed(const DeviceArray& images, const DeviceArray& kernel, double scale,
                    double offset, int64_t prefix)
-      : patches_(images.as("images"), kernel.as("kernel"), scale, offset, prefix) {}
+      : patches_(computable("images", images, true), computable("kernel", kernel), scale, offset,
+                 prefix) {}
 
   void forward(const DeviceExecution& execution, const DeviceArray& bias, const DeviceArray& tokens,
                const DeviceArray* prefix, const DeviceArray* position) const {

@@ -12,6 +12,7 @@ void register_op() {
   tensorflow::register_kernel::Name builder(Body::kName);
   builder.Device(tensorflow::DEVICE_GPU);
   if (Body::kConstantInput >= 0) builder.HostMemory(kConstantInputName);
+  restrict_types_on_gpus<Body>(builder);
   register_kernel<GpuKernel<Body>>(builder.Build());
 }
 
