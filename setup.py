@@ -22,7 +22,8 @@ class BuildOps(build_ext):
     """Calls `custom_ops.build_ops`, since an Extension has the same flags for all sources."""
 
     def run(self):
-        from custom_ops import build_ops, build_plan, library_file
+        from custom_ops import build_ops, library_file
+        from custom_ops.building import build_plan
 
         reason = library_file.not_built(self._directory() / library_file.NAME)
         reason.unlink(missing_ok=True)

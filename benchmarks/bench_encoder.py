@@ -30,8 +30,8 @@ from benchmarks.peers.operations import operations, tokens_of
 from benchmarks.peers.peak import fastest, peak_rates
 from benchmarks.peers.systems import UNITS, choose_peak
 from benchmarks.peers.table import heading, spread
-from custom_ops import build_plan
-from custom_ops.build_plan import Unit
+from custom_ops.building import build_plan
+from custom_ops.building.build_plan import Unit
 from tests.checkout import ROOT
 from tests.custom_ops.kernel_programs import compile_units
 from vit_tf.config import VARIANTS, get_variant

@@ -28,8 +28,9 @@ def attention(qkv, num_heads, *, bias=None, scale=None, implementation=None):
             `implementation="compiled"`.
         implementation: "auto", "compiled" or "reference"; None is "auto". See
             `custom_ops.dispatch`. The compiled library has no second derivatives and no forward
-            mode. It is not used on TPUs and GPUs, and under `jit_compile=True` only if there is a
-            library for XLA.
+            mode. It is not used on TPUs, on GPUs only if "compiled" asks for it, and under
+            `jit_compile=True` only if there is a library for XLA. float64 runs in the reference on
+            GPUs, even with "compiled".
 
     Returns:
         `[B, N, D]` in the dtype of `qkv`.
@@ -40,7 +41,7 @@ def attention(qkv, num_heads, *, bias=None, scale=None, implementation=None):
     ops = dispatch.ops_for(implementation)
     qkv, bias, options = _check(qkv, num_heads, bias, scale)
     kernel_scale = _kernel_scale(options["scale"], qkv.dtype)
-    if ops is None or kernel_scale is None:
+    if ops is None or kernel_scale is None or not dispatch.takes(qkv.dtype):
         from custom_ops import reference
 
         return reference.attention(qkv, bias=bias, **options)
@@ -75,7 +76,7 @@ def attention_with_taps(
     qkv, bias, options = _check(qkv, num_heads, bias, scale)
     taps, grid = _check_taps(taps, grid, qkv)
     kernel_scale = _kernel_scale(options["scale"], qkv.dtype)
-    if ops is None or kernel_scale is None:
+    if ops is None or kernel_scale is None or not dispatch.takes(qkv.dtype):
         from custom_ops import reference
 
         return reference.attention_with_taps(qkv, taps=taps, grid=grid, bias=bias, **options)
@@ -120,7 +121,7 @@ def axial_attention(qkv, num_heads, axis, *, bias=None, scale=None, implementati
     ops = dispatch.ops_for(implementation)
     qkv, bias, options = _check(qkv, num_heads, bias, scale, axis)
     kernel_scale = _kernel_scale(options["scale"], qkv.dtype)
-    if ops is None or kernel_scale is None:
+    if ops is None or kernel_scale is None or not dispatch.takes(qkv.dtype):
         from custom_ops import reference
 
         return reference.axial_attention(qkv, bias=bias, axis=axis, **options)

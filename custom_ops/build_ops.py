@@ -26,7 +26,8 @@ import time
 from collections.abc import Callable
 
 from custom_ops import library_file
-from custom_ops.build_plan import (
+from custom_ops.building import objects, toolkit
+from custom_ops.building.build_plan import (
     PACKAGE,
     BuildError,
     Compiler,
@@ -38,7 +39,6 @@ from custom_ops.build_plan import (
     source_hash,
     sources,
 )
-from custom_ops.building import objects, toolkit
 
 
 @dataclasses.dataclass(frozen=True)

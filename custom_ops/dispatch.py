@@ -8,8 +8,8 @@ Three settings choose the implementation. The first of them that is not "auto" d
 
 "auto" takes the compiled library on CPUs if it is there, and the reference otherwise: on TPUs and,
 unless the surrounding `tf.device` names a CPU, on machines with a GPU. A library that was built
-with CUDA has kernels for GPUs too, for all ops but the encoder; only "compiled" uses them, since
-they have not run under TensorFlow on a GPU yet.
+with CUDA has kernels for GPUs too, for all ops but the encoder and all dtypes but float64; only
+"compiled" uses them, since they have not run under TensorFlow on a GPU yet.
 
 With the library for XLA, the compiled ops are in a graph whether or not `jit_compile=True` will
 compile it, so a function can be traced first and compiled later; XLA refuses the ops only where
@@ -144,7 +144,7 @@ def describe():
         "xla_reason": state.xla.reason,
     }
     if stamp:
-        from custom_ops import build_plan
+        from custom_ops.building import build_plan
 
         report["tensorflow"], report["compiler"] = stamp["tensorflow"], stamp["compiler"]
         report["outdated"] = stamp["sources"] != build_plan.source_hash()
@@ -200,6 +200,16 @@ def ops_for(implementation, has_cuda=True):
             "'auto' or 'reference'."
         )
     return load()
+
+
+def takes(*dtypes):
+    """Whether the kernels for the device of a call made here compute with all of these dtypes.
+
+    Those for GPUs take no float64; the reference runs there, even with "compiled".
+    """
+    import tensorflow as tf
+
+    return tf.float64 not in dtypes or _device_type() != "GPU"
 
 
 def supports_jit(implementation=None):

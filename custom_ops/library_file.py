@@ -26,11 +26,17 @@ _ELF_MACHINES = {"x86_64": 62, "aarch64": 183}
 
 
 def candidates():
-    """Paths to try in this order: `VIT_OPS_LIBRARY` alone, or the package, then Bazel's output."""
+    """Paths to try in this order: `VIT_OPS_LIBRARY` alone, or the package, then Bazel's output.
+
+    Bazel's output is only in a checkout, where WORKSPACE is: the folder around an installed package
+    belongs to all packages.
+    """
     named = os.environ.get(VARIABLE)
     if named:
         return [pathlib.Path(named).absolute()]
-    return [_PACKAGE / NAME, _PACKAGE.parent / "bazel-bin" / "custom_ops" / NAME]
+    checkout = _PACKAGE.parent
+    bazel = [checkout / "bazel-bin" / "custom_ops" / NAME]
+    return [_PACKAGE / NAME, *(bazel if (checkout / "WORKSPACE").is_file() else ())]
 
 
 def for_xla(path):

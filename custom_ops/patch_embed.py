@@ -44,8 +44,10 @@ def patch_embed(
         position: optional `[T + N, D]` table to add, rows of the prefix first.
         implementation: "auto", "compiled" or "reference"; None is "auto". See
             `custom_ops.dispatch`. The compiled library has no second derivatives and no forward
-            mode. It is not used on TPUs and GPUs, under `jit_compile=True` without a library for
-            XLA, or for dtypes other than floats of 16, 32 and 64 bits (and uint8 for images).
+            mode. It is not used on TPUs, on GPUs unless "compiled" asks for it, under
+            `jit_compile=True` without a library for XLA, or for dtypes other than floats of 16, 32
+            and 64 bits (and uint8 for images). float64 runs in the reference on GPUs, even with
+            "compiled".
 
     Returns:
         Tokens `[B, T + N, D]` in the dtype of the kernel (`T = 0` without a prefix). Gradients
@@ -83,6 +85,7 @@ def patch_embed(
         _check_position_rows(position, prefix, images, patch_size)
     parts = {"scale": exact_floats(scale), "offset": exact_floats(offset)}
     covered = kernel.dtype.name in _FLOATS and images.dtype.name in (*_FLOATS, "uint8")
+    covered = covered and dispatch.takes(kernel.dtype, images.dtype)
     if ops is None or not covered or None in parts.values():
         from custom_ops import reference
 

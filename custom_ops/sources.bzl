@@ -363,11 +363,14 @@ TEST_COPTS = [
     "-Wextra",
 ]
 
-# Hides the symbols of static libraries that the compiler links in, and leaves out local symbols.
+# Local symbols are left out, and all others are found when a library loads, not in a later call.
 LINKOPTS = [
-    "-Wl,--exclude-libs,ALL",
     "-Wl,--strip-all",
+    "-Wl,-z,now",
 ]
+
+# A version script for the linker, which both builds pass before LINKOPTS.
+EXPORTS = "exports.lds"
 
 # Undefined symbols are errors. A Python module is linked without this flag, because the interpreter
 # defines its symbols at run time.

@@ -39,7 +39,7 @@ COMMANDS = {
 SCRIPTS = {
     "custom_ops.build_ops",
     "custom_ops.building.print_toolkit",
-    "custom_ops.probe",
+    "custom_ops.building.probe",
     "pipelines.serving.clean_process_main",
 }
 # Modules with flags, which only commands and these modules of `pipelines` import.

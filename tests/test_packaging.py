@@ -11,7 +11,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from custom_ops import build_plan
+from custom_ops.building import build_plan
 from tests.architecture import ROOT
 
 PACKAGES = ("custom_ops", "vit_tf", "pipelines")
@@ -64,7 +64,7 @@ def test_wheel_has_every_module_and_asset(tmp_path):
         and (path.suffix in (".py", ".css", ".html", ".typed") or "assets" in path.parts)
     }
     # The sources of the ops, which a rebuild needs; tests/custom_ops tests the built files.
-    sources = ["sources.bzl", *build_plan.source_files()]
+    sources = ["sources.bzl", build_plan.sources()["EXPORTS"], *build_plan.source_files()]
     expected |= {f"custom_ops/{file}" for file in sources}
 
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation"]

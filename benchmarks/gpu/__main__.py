@@ -22,7 +22,7 @@ import time
 
 from benchmarks.gpu import cases, machine, processes, report, sanitizer
 from custom_ops import build_ops
-from custom_ops.build_plan import BuildError
+from custom_ops.building.build_plan import BuildError
 from tests.checkout import ROOT
 
 PHASES = ("checks", "sanitizer", "times")

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 
 OPS = ("attention", "axial", "taps", "patch_embed", "extract_patches")
-DTYPES = ("bfloat16", "float16", "float32", "float64")
+DTYPES = ("bfloat16", "float16", "float32")
 BACKENDS = ("flash", "cudnn", "efficient")
 
 # Tokens of a timed batch: the projection of 16 heads of 64 has 400 MB in 16 bits, which is more
@@ -188,8 +188,6 @@ def _attention(dtype):
         return Attention("attention", dtype, (batch, tokens), heads, size, bias, **others)
 
     counts = (197, 50, 1, 3, 7, 15, 16, 17, 31, 33, 63, 64, 65, 97, 127, 128, 129, 257)
-    if dtype == "float64":
-        counts = counts[1:-1]  # The oracle in extended precision takes seconds for the others.
     found = [case(2, count, 2, size) for count in counts for size in (64, 80)]
     found += [case(1, count, 2, 64, (2, count, count)) for count in counts]
     sizes = (1, 3, 5, 8, 16, 20, 24, 32, 33, 48, 72, 88, 96, 112, 128)
@@ -204,8 +202,6 @@ def _attention(dtype):
     found += [case(2, 65, 3, size, scale=scale) for size in (16, 80) for scale in (0.1, 0.37)]
     found += [case(2, 33, 3, size, form="large") for size in (12, 64)]
     found += [case(0, 9, 3, 64, (3, 9, 9)), case(2, 0, 3, 64)]
-    if dtype == "float64":
-        return found
     found += [case(5, 577, 3, size) for size in (64, 80)]
     return found + [case(1, 1025, 1, 80), case(1, 1370, 1, 64), case(1, 1370, 1, 80, (1370, 1))]
 
@@ -230,8 +226,7 @@ def _axial(dtype):
 
 def _taps(dtype):
     found = []
-    # The oracle of longer sums has roundings of its own in float64.
-    for count in (1, 3, 13, 18, 50, 70) if dtype == "float64" else (1, 3, 13, 18, 50, 70, 197):
+    for count in (1, 3, 13, 18, 50, 70, 197):
         for bias in (None, (3, count, count)):
             found.append(Attention("taps", dtype, (2, count), 3, 24, bias))
     found += [Attention("taps", dtype, (2, 65), 2, size) for size in (64, 80)]

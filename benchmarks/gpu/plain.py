@@ -8,8 +8,6 @@ import math
 
 import torch
 
-from benchmarks.gpu.tensors import accumulator
-
 
 def attend(qkv, heads, d_out, bias=None, axis=None, scale=None):
     """Dict of `out`, `d_qkv` and, with a bias, `d_bias`; arguments as in `Kernels.attend`."""
@@ -26,7 +24,9 @@ def _attention(qkv, heads, bias, axis, scale):
     packed = lines.unflatten(-1, (3, heads, size)).permute(3, 0, 1, 4, 2, 5)
     query, key, value = packed.unbind(0)
     scale = 1 / math.sqrt(size) if scale is None else scale
-    logits = ((query * scale) @ key.transpose(-1, -2)).to(accumulator(qkv.dtype))
+    logits = ((query * scale) @ key.transpose(-1, -2)).to(
+        torch.float64 if qkv.dtype == torch.float64 else torch.float32
+    )
     empty = torch.zeros([], dtype=torch.bool, device=qkv.device)
     if bias is not None:
         if axis is None and bias.dim() == 4:

@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.gpu.worker import load_module
 
-_DTYPES = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8}
+_DTYPES = {"bfloat16": 2, "float16": 2, "float32": 4}
 # (batch, tokens, heads, head size): around tiles of 64 and 128, and the sizes that are tuned.
 _ATTENTION = ((2, 50, 2, 64), (1, 65, 1, 80), (1, 197, 1, 64), (2, 17, 3, 20), (1, 1, 1, 1))
 _PATCHES = (((2, 35, 33, 3), 16, 40), ((2, 9, 7, 1), 3, 33), ((1, 4, 3, 3), 1, 130))
@@ -77,16 +77,15 @@ class Calls:
             lines = () if axis is None else (3,)
             qkv = self._given((*outer, 3 * heads * size), dtype)
             out, d_out = (self._given((*outer, heads * size), dtype) for _ in range(2))
-            wide = "float64" if dtype == "float64" else "float32"
-            statistics = self._output((batch, *lines, heads, 2, tokens), wide)
+            statistics = self._output((batch, *lines, heads, 2, tokens), "float32")
             for shape in (None, (heads, tokens, tokens), (batch, *[1] * len(lines), 1, tokens, 1)):
-                bias = shape and self._given(shape, wide)
+                bias = shape and self._given(shape, "float32")
                 problem = self._module.Attention(qkv, heads, bias=bias, axis=axis)
                 self._run(problem.forward, out, statistics)
                 d_qkv = self._output((*outer, 3 * heads * size), dtype)
                 self._run(problem.gradient, out, statistics, d_out, d_qkv)
                 if bias:
-                    d_bias = self._output(shape, wide)
+                    d_bias = self._output(shape, "float32")
                     self._run(problem.bias_gradient, out, statistics, d_out, d_bias)
 
     def axial(self, dtype):
@@ -97,12 +96,13 @@ class Calls:
         for batch, tokens, heads, size in _ATTENTION:
             qkv = self._given((batch, tokens, 3 * heads * size), dtype)
             out = self._output((batch, tokens, heads * size), dtype)
-            wide = "float64" if dtype == "float64" else "float32"
-            statistics = self._output((batch, heads, 2, tokens), wide)
+            statistics = self._output((batch, heads, 2, tokens), "float32")
             problem = self._module.Attention(qkv, heads)
             self._run(problem.forward, out, statistics)
-            found = {name: self._output((batch, heads), wide) for name in ("distance", "entropy")}
-            found["class_row"] = self._output((batch, heads, tokens), wide)
+            found = {
+                name: self._output((batch, heads), "float32") for name in ("distance", "entropy")
+            }
+            found["class_row"] = self._output((batch, heads, tokens), "float32")
             self._run(problem.taps, statistics, grid=(1, tokens), **found)
 
     def patch_embed(self, dtype):

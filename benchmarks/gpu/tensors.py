@@ -25,11 +25,6 @@ def poisoned(shape, dtype):
     return torch.full(shape, torch.nan, dtype=dtype, device=DEVICE)
 
 
-def accumulator(dtype):
-    """The dtype of statistics, bias and taps."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
-
-
 class Kernels:
     """The functions of the module, on the current stream of PyTorch.
 
@@ -67,7 +62,7 @@ class Kernels:
             shape = (outer[0], heads, 2, outer[1])
         else:
             shape = (outer[0], outer[3 - axis], heads, 2, outer[axis])
-        return out, poisoned(shape, accumulator(qkv.dtype))
+        return out, poisoned(shape, torch.float32)
 
     def attend(self, qkv, heads, d_out, bias=None, axis=None, scale=None):
         """Dict of `out`, `d_qkv`, `statistics` and, with a bias, `d_bias`."""
@@ -89,11 +84,10 @@ class Kernels:
         out, statistics = self.attention_outputs(qkv, heads)
         problem.forward(self.execution(), self.array(out), self.array(statistics))
         batch, tokens, _ = qkv.shape
-        dtype = accumulator(qkv.dtype)
         found = {
-            "class_row": poisoned((batch, heads, tokens), dtype),
-            "distance": poisoned((batch, heads), dtype),
-            "entropy": poisoned((batch, heads), dtype),
+            "class_row": poisoned((batch, heads, tokens), torch.float32),
+            "distance": poisoned((batch, heads), torch.float32),
+            "entropy": poisoned((batch, heads), torch.float32),
         }
         arrays = {name: self.array(x) for name, x in found.items()}
         problem.taps(self.execution(), self.array(statistics), **arrays, grid=grid)

@@ -6,7 +6,7 @@ import json
 import pathlib
 
 from benchmarks.peers.files import BUILD, run
-from custom_ops import build_plan
+from custom_ops.building import build_plan
 
 
 def peak_rates(threads, cpus, seconds=0.1):

@@ -11,9 +11,8 @@ import subprocess
 import tempfile
 import time
 
-from custom_ops import build_plan
-from custom_ops.build_plan import BuildError, last_line
-from custom_ops.building import resources, toolkit
+from custom_ops.building import build_plan, resources, toolkit
+from custom_ops.building.build_plan import BuildError, last_line
 
 _KEPT = 4  # Versions of each object in the cache.
 
@@ -107,7 +106,9 @@ def link(compiler, files, flags, path, logs):
         path: file to write, atomically.
         logs: folder for the messages of a failure.
     """
-    options = [*build_plan.sources()["LINKOPTS"], *flags]
+    lists = build_plan.sources()
+    exports = f"-Wl,--version-script={build_plan.PACKAGE / lists['EXPORTS']}"
+    options = [exports, *lists["LINKOPTS"], *flags]
     replace(
         path,
         lambda temporary: _run(

@@ -9,8 +9,8 @@ import json
 import os
 import shlex
 
-from custom_ops.build_plan import Compiler
 from custom_ops.building import toolkit
+from custom_ops.building.build_plan import Compiler
 
 
 def main():

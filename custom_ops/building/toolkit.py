@@ -21,7 +21,7 @@ import shutil
 import subprocess
 import tempfile
 
-from custom_ops.build_plan import BuildError, Compiler, find_compiler, last_line, sources
+from custom_ops.building.build_plan import BuildError, Compiler, find_compiler, last_line, sources
 
 SWITCH = "VIT_CUDA"
 ARCHS = "VIT_CUDA_ARCHS"

@@ -2,6 +2,8 @@
 #ifndef CUSTOM_OPS_CC_OP_LISTS_H_
 #define CUSTOM_OPS_CC_OP_LISTS_H_
 
+#include <type_traits>
+
 #include "custom_ops/cc/attention_op.h"
 #include "custom_ops/cc/extract_patches_op.h"
 #include "custom_ops/cc/model_op.h"
@@ -26,6 +28,11 @@ constexpr char kConstantInputName[] = "image_shape";
 
 // The attribute with the value of that input, for runtimes that do not pass its memory.
 constexpr char kConstant[] = "constant";
+
+template <class Body, class... Bodies>
+constexpr bool is_in(OpList<Bodies...>) {
+  return (std::is_same_v<Body, Bodies> || ...);
+}
 
 }  // namespace vit
 

@@ -9,8 +9,8 @@ namespace vit {
 
 // bfloat16 and float16 with heads of up to 128 elements use tensor cores, with sums in float; the
 // weights are rounded to the type before they multiply v. Everything else is computed as float
-// (FFMA), or as double (DFMA) for kFloat64. There are no atomic operations: the same call gives the
-// same bits. kTooLarge: more blocks than a launch can have.
+// (FFMA). There are no atomic operations: the same call gives the same bits. kNoKernel: kFloat64.
+// kTooLarge: more blocks than a launch can have.
 CudaResult attention_forward(const AttentionForwardProblem& problem,
                              const CudaExecution& execution);
 

@@ -159,11 +159,6 @@ VIT_DEVICE float to_float(float x) { return x; }
 VIT_DEVICE float to_float(Bfloat16 x) { return __bfloat162float(x); }
 VIT_DEVICE float to_float(Float16 x) { return __half2float(x); }
 VIT_DEVICE float to_float(uint8_t x) { return x; }
-VIT_DEVICE double to_double(double x) { return x; }
-template <class T>
-VIT_DEVICE double to_double(T x) {
-  return to_float(x);
-}
 
 // Rounds to nearest, ties to even.
 template <class T>
@@ -197,20 +192,14 @@ __device__ __forceinline__ uint32_t packed<Float16>(float low, float high) {
 
 // A product that is rounded, not fused with a following sum.
 VIT_DEVICE float rounded_product(float x, float y) { return __fmul_rn(x, y); }
-VIT_DEVICE double rounded_product(double x, double y) { return __dmul_rn(x, y); }
 
 // x * y + sum, rounded once. Where two kernels must get the same bits, the compiler may not choose.
 VIT_DEVICE float fused_product(float x, float y, float sum) { return __fmaf_rn(x, y, sum); }
-VIT_DEVICE double fused_product(double x, double y, double sum) { return __fma_rn(x, y, sum); }
 
 // 2^x, with an error of at most 2 units in the last place of a float.
 VIT_DEVICE float power_of_two(float x) { return exp2f(x); }
-VIT_DEVICE double power_of_two(double x) { return exp2(x); }
 VIT_DEVICE float logarithm_of_two(float x) { return log2f(x); }
-VIT_DEVICE double logarithm_of_two(double x) { return log2(x); }
-
 VIT_DEVICE float square_root(float x) { return sqrtf(x); }
-VIT_DEVICE double square_root(double x) { return sqrt(x); }
 
 // 2^x for weights that are rounded to 16 bits: subnormal results are zero.
 VIT_DEVICE float fast_power_of_two(float x) {

@@ -73,6 +73,9 @@ const char* error_text(CudaResult result) {
     return "there are more elements than one launch can have threads for; use a smaller batch or "
            "smaller images";
   }
+  if (result == CudaResult::kNoKernel) {
+    return "the kernels for GPUs take no float64; cast it to float32, or use the CPU";
+  }
   return cudaGetErrorString(error);
 }
 

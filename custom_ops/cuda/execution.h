@@ -8,11 +8,12 @@
 
 namespace vit {
 
-// What a launcher returns: the number of a CUDA error (cudaError_t).
+// What a launcher returns: the number of a CUDA error (cudaError_t), or kNoKernel.
 enum class CudaResult : int {
   kOk = 0,
   kOutOfMemory = 2,  // cudaErrorMemoryAllocation
   kTooLarge = 9,     // cudaErrorInvalidConfiguration: more blocks than a launch can have
+  kNoKernel = -1,    // there are no kernels for float64
 };
 
 struct CudaExecution {

@@ -33,13 +33,11 @@ constexpr int64_t ceil_divide(int64_t a, int64_t b) { return a / b + (a % b != 0
 // many products of each it adds at a time (ScalarTile).
 constexpr int kScalarThreads = 256, kScalarTile = 64, kScalarDepth = 16;
 
-// Bytes of a sum of products of the type, of ScalarTile::add_product, and of a tile of sums. In
-// shared memory an element more per row puts the rows into different banks.
-constexpr int64_t sum_bytes(DType type) { return type == DType::kFloat64 ? 8 : 4; }
-constexpr int64_t scalar_product_bytes(int64_t sum) {
-  return 2 * kScalarDepth * (kScalarTile + 1) * sum;
-}
-constexpr int64_t scalar_tile_bytes(int64_t sum) { return kScalarTile * (kScalarTile + 1) * sum; }
+// Bytes of a sum of products, a float, of ScalarTile::add_product, and of a tile of sums. In shared
+// memory an element more per row puts the rows into different banks.
+constexpr int64_t kSumBytes = 4;
+constexpr int64_t kScalarProductBytes = 2 * kScalarDepth * (kScalarTile + 1) * kSumBytes;
+constexpr int64_t kScalarTileBytes = kScalarTile * (kScalarTile + 1) * kSumBytes;
 
 }  // namespace vit
 

@@ -34,20 +34,20 @@ void define_attention(py::module_& m) {
            arg("qkv"), arg("num_heads"), py::kw_only(), arg("bias") = nullptr,
            arg("axis") = py::none(), arg("scale") = py::none(),
            "qkv is [B, N, 3 D], or with axis=1|2 [B, R, C, 3 D] with attention along that axis.\n"
-           "bias broadcasts to [B, (lines,) H, N, N]; it has the accumulator type: float32, or\n"
-           "float64 for qkv of float64. scale=None is 1 / sqrt(D / H).")
+           "bias broadcasts to [B, (lines,) H, N, N] and is float32. scale=None is\n"
+           "1 / sqrt(D / H).")
       .def("forward", &DeviceAttention::forward, arg("execution"), arg("out"), arg("statistics"),
            "Writes out [B, N, D] or [B, R, C, D], of the dtype of qkv, and statistics\n"
-           "[B, (lines,) H, 2, N], of the accumulator type, which the other functions need.")
+           "[B, (lines,) H, 2, N], float32, which the other functions need.")
       .def("gradient", &DeviceAttention::gradient, arg("execution"), arg("out"), arg("statistics"),
            arg("d_out"), arg("d_qkv"), "Writes the gradient of qkv for d_out.")
       .def("bias_gradient", &DeviceAttention::bias_gradient, arg("execution"), arg("out"),
            arg("statistics"), arg("d_out"), arg("d_bias"),
-           "Writes the gradient of the bias, of its shape and dtype.")
+           "Writes the gradient of the bias, of its shape, float32.")
       .def("taps", &DeviceAttention::taps, arg("execution"), arg("statistics"), py::kw_only(),
            arg("class_row") = nullptr, arg("distance") = nullptr, arg("entropy") = nullptr,
            arg("grid") = py::none(),
-           "Writes the given taps, of the accumulator type: class_row [B, H, N], distance [B, H]\n"
+           "Writes the given taps, float32: class_row [B, H, N], distance [B, H]\n"
            "for grid=(rows, columns), entropy [B, H]. Not with an axis.");
 }
 
@@ -89,7 +89,8 @@ void define_patches(py::module_& m) {
 PYBIND11_MODULE(_vit_cuda, m) {
   m.doc() =
       "The kernels of custom_ops for GPUs, without a framework.\n\n"
-      "Inputs and outputs are `Array`s; the caller allocates both. A call checks its arguments,\n"
+      "Inputs and outputs are `Array`s of float16, bfloat16 or float32; images may be uint8, and\n"
+      "patches are copied in any dtype. The caller allocates both. A call checks its arguments,\n"
       "starts the work on the stream of the `Execution` and returns. Wrong arguments raise\n"
       "ValueError before any work starts, too little memory MemoryError and other errors of CUDA\n"
       "RuntimeError. custom_ops.attention and custom_ops.patch_embed document the computations.";

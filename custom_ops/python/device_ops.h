@@ -3,6 +3,7 @@
 #define CUSTOM_OPS_PYTHON_DEVICE_OPS_H_
 
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "custom_ops/cuda/attention.h"
@@ -11,12 +12,26 @@
 
 namespace vit {
 
+// An array that kernels for GPUs compute with, as the argument of this name. Raises a ValueError
+// for other dtypes.
+inline const Array& computable(const char* name, const DeviceArray& array,
+                               bool with_uint8 = false) {
+  const ElementType type = array.array().type;
+  if ((is_float(type) && type != ElementType::kFloat64) ||
+      (type == ElementType::kUint8 && with_uint8)) {
+    return array.array();
+  }
+  throw py::value_error(std::string(name) + " has dtype " + name_of(type) +
+                        ", which the kernels for GPUs do not take. Cast it to " +
+                        (with_uint8 ? "uint8, " : "") + "float16, bfloat16 or float32.");
+}
+
 // A packed projection and what else decides its attention weights.
 class DeviceAttention {
  public:
   DeviceAttention(const DeviceArray& qkv, int64_t num_heads, const DeviceArray* bias,
                   const py::object& axis, const py::object& scale)
-      : inputs_{qkv.array()},
+      : inputs_{computable("qkv", qkv)},
         options_(attention_options(inputs_[0], num_heads, bias != nullptr, axis, scale)) {
     if (bias) inputs_.push_back(bias->array());
     CheckedCall<Attention>(options_, inputs_);
@@ -65,8 +80,8 @@ class DevicePatchEmbed {
  public:
   DevicePatchEmbed(const DeviceArray& images, const DeviceArray& kernel, double scale,
                    double offset, int64_t num_prefix)
-      : images_(images.array()),
-        kernel_(kernel.array()),
+      : images_(computable("images", images, true)),
+        kernel_(computable("kernel", kernel)),
         scale_(scale),
         offset_(offset),
         tables_(images_, kernel_, num_prefix) {}

@@ -31,9 +31,10 @@ PYBIND11_MODULE(_vit_kernels, m) {
   m.doc() =
       "The kernels of custom_ops without TensorFlow.\n\n"
       "Arrays are NumPy arrays, or objects that support DLPack: float16, bfloat16 (ml_dtypes),\n"
-      "float32 or float64. threads=0 uses one thread per processor; results do not depend on\n"
-      "the number of threads. Wrong input raises ValueError. custom_ops.attention and\n"
-      "custom_ops.patch_embed document the computations.";
+      "float32 or float64. threads is at most 1024, and 0 uses one thread per core; results\n"
+      "do not depend on the number of threads. On x86-64 subnormal numbers are read as 0, and\n"
+      "where a result would be subnormal it is 0; extract_patches copies them. Wrong input raises\n"
+      "ValueError. custom_ops.attention and custom_ops.patch_embed document the computations.";
   m.def("attention", &vit::attention, arg("qkv"), arg("num_heads"), py::kw_only(),
         arg("bias") = py::none(), arg("axis") = py::none(), arg("scale") = py::none(),
         arg("threads") = 0,

@@ -58,7 +58,7 @@ inline Arrays arrays_of(const std::vector<Argument>& arguments) {
 // Runs an op and returns its outputs.
 template <class Body>
 std::vector<py::array> run(CheckedCall<Body> call, const std::vector<Argument>& arguments,
-                           int threads) {
+                           const py::object& threads) {
   std::vector<py::array> results;
   for (Array& output : call.outputs) {
     // NumPy may not know the name of the dtype of an argument.

@@ -28,13 +28,14 @@ struct AttentionArguments {
   }
 
   template <class Body>
-  std::vector<py::array> run(int threads) const {
+  std::vector<py::array> run(const py::object& threads) const {
     return vit::run(CheckedCall<Body>(options, arrays_of(inputs)), inputs, threads);
   }
 };
 
 inline py::tuple attention(const py::object& qkv, int64_t num_heads, const py::object& bias,
-                           const py::object& axis, const py::object& scale, int threads) {
+                           const py::object& axis, const py::object& scale,
+                           const py::object& threads) {
   const AttentionArguments arguments(qkv, num_heads, bias, axis, scale);
   const auto results = arguments.run<Attention>(threads);
   return py::make_tuple(results[0], results[1]);
@@ -44,7 +45,7 @@ inline py::tuple attention(const py::object& qkv, int64_t num_heads, const py::o
 template <class Body>
 py::array gradient(const py::object& qkv, int64_t num_heads, const py::object& out,
                    const py::object& statistics, const py::object& d_out, const py::object& bias,
-                   const py::object& axis, const py::object& scale, int threads) {
+                   const py::object& axis, const py::object& scale, const py::object& threads) {
   AttentionArguments arguments(qkv, num_heads, bias, axis, scale);
   arguments.inputs.emplace_back("out", out);
   arguments.inputs.emplace_back("statistics", statistics);
@@ -54,7 +55,7 @@ py::array gradient(const py::object& qkv, int64_t num_heads, const py::object& o
 
 inline py::dict taps(const py::object& qkv, int64_t num_heads, const py::object& statistics,
                      const py::object& bias, const py::object& grid, const py::object& scale,
-                     int threads) {
+                     const py::object& threads) {
   AttentionArguments arguments(qkv, num_heads, bias, py::none(), scale);
   arguments.inputs.emplace_back("statistics", statistics);
   set_taps(arguments.options, true, !grid.is_none(), true, grid);
@@ -68,7 +69,8 @@ inline py::dict taps(const py::object& qkv, int64_t num_heads, const py::object&
 
 inline py::array patch_embed(const py::object& images, const py::object& kernel,
                              const py::object& bias, double scale, double offset,
-                             const py::object& prefix, const py::object& position, int threads) {
+                             const py::object& prefix, const py::object& position,
+                             const py::object& threads) {
   std::vector<Argument> inputs = {
       {"images", images, "uint8, "}, {"kernel", kernel}, {"bias", bias}};
   const bool has_prefix = !prefix.is_none(), has_position = !position.is_none();
@@ -83,7 +85,7 @@ inline py::array patch_embed(const py::object& images, const py::object& kernel,
 
 inline py::dict patch_embed_gradient(const py::object& images, const py::object& kernel,
                                      const py::object& d_tokens, double scale, double offset,
-                                     int64_t num_prefix, int threads) {
+                                     int64_t num_prefix, const py::object& threads) {
   const Argument pixels("images", images, "uint8, "), weights("kernel", kernel);
   const Argument d("d_tokens", d_tokens);
   const std::vector<Argument> arguments = {pixels, weights, d};
@@ -107,7 +109,7 @@ inline py::dict patch_embed_gradient(const py::object& images, const py::object&
   return found;
 }
 
-inline py::array extract(const py::object& object, int64_t patch_size, int threads) {
+inline py::array extract(const py::object& object, int64_t patch_size, const py::object& threads) {
   const py::array images = dense("images", object);
   // Elements are copied as bytes. Copied pointers to Python objects would not count as references.
   if (images.dtype().attr("hasobject").cast<bool>()) {

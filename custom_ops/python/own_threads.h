@@ -6,20 +6,42 @@
 
 #include <algorithm>
 #include <exception>
+#include <string>
 #include <thread>
 #include <vector>
 
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
 #include "custom_ops/cc/execution.h"
 #include "custom_ops/cc/guided_schedule.h"
+#include "custom_ops/cpu/cores.h"
 #include "custom_ops/cpu/isa.h"
+#include "custom_ops/python/checked_call.h"
 
 namespace vit {
+
+// The number of threads that an argument asks for: 0 asks for one per core of this process.
+inline int64_t thread_count(const py::object& threads) {
+  // Starting more takes longer than most calls, and a larger number is a mistake.
+  constexpr int64_t kMost = 1024;
+  int64_t count = -1;
+  try {
+    count = threads.cast<int64_t>();
+  } catch (const py::cast_error&) {
+  }
+  if (count < 0 || count > kMost) {
+    throw py::value_error("threads must be 0, for one per core, or a number of threads up to " +
+                          std::to_string(kMost) + ". Received: " + repr(threads) + ".");
+  }
+  return count ? count : core_count();
+}
 
 // The threads of one call. Each takes the next chunk of units when it becomes free.
 class Threads {
  public:
-  explicit Threads(int count)
-      : count_(count > 0 ? count : std::max(1u, std::thread::hardware_concurrency())) {}
+  explicit Threads(int64_t count) : count_(count) {}
 
   Execution execution() { return {{run, run_team, this, count_}, heap()}; }
 
@@ -62,17 +84,41 @@ class Threads {
   const int64_t count_;
 };
 
+// While it lives, this thread and the threads that it starts read subnormal numbers as 0 and write
+// 0 in their place, as TensorFlow's threads do. Without it the kernels of the instruction sets
+// would differ: exp2 of AVX-512 has subnormal results, which the others replace by 0.
+class SubnormalsAreZero {
+#if defined(__x86_64__)
+ public:
+  SubnormalsAreZero() : saved_(_mm_getcsr()) { _mm_setcsr(saved_ | kFlushToZero | kReadAsZero); }
+  ~SubnormalsAreZero() { _mm_setcsr(saved_); }
+  SubnormalsAreZero(const SubnormalsAreZero&) = delete;
+  SubnormalsAreZero& operator=(const SubnormalsAreZero&) = delete;
+
+ private:
+  // Bits of the register MXCSR.
+  static constexpr unsigned kFlushToZero = 1u << 15, kReadAsZero = 1u << 6;
+
+  const unsigned saved_;
+#else
+ public:
+  SubnormalsAreZero() {}
+#endif
+};
+
 // Raises a ValueError if VIT_ISA has a value that the kernels would ignore.
 inline void check_isa() {
   if (const char* error = isa_error()) throw pybind11::value_error(error);
 }
 
-// Returns function(execution) on `count` threads, called without the interpreter lock.
+// Returns function(execution) on as many threads as `count` asks for, called without the
+// interpreter lock.
 template <class Function>
-Result run_on_threads(int count, const Function& function) {
+Result run_on_threads(const py::object& count, const Function& function) {
   check_isa();
-  Threads threads(count);
+  Threads threads(thread_count(count));
   const pybind11::gil_scoped_release release;
+  const SubnormalsAreZero subnormals;
   return function(threads.execution());
 }
 

@@ -20,6 +20,9 @@ class CpuCall {
   // As long as this object exists.
   Execution execution() { return {team_.parallel_for(), heap()}; }
 
+  template <class Body>
+  static void restrict_types(tensorflow::register_kernel::Name&) {}
+
   // Fails if the bytes exceed the memory of this machine.
   Status check_memory(const Array& array) const {
     static const int64_t memory = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGE_SIZE);

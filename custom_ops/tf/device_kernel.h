@@ -20,7 +20,8 @@
 namespace vit {
 
 // A `Call` is constructed from a context for each call of the op. `execution` describes how the
-// call runs, `check_memory` fails if the device cannot have an output of this size, and `status`
+// call runs, `restrict_types` leaves out types that the device has no kernels for, `check_memory`
+// fails if the device cannot have an output of this size, and `status`
 // turns the result of the call into a status.
 template <class Body, class Call>
 class DeviceKernel : public tensorflow::OpKernel {
@@ -72,6 +73,7 @@ void register_kernel(const char* device) {
   tensorflow::register_kernel::Name builder(Body::kName);
   builder.Device(device);
   if (Body::kConstantInput >= 0) builder.HostMemory(kConstantInputName);
+  Call::template restrict_types<Body>(builder);
   tensorflow::kernel_factory::OpKernelRegistrar(
       builder.Build(), Body::kName,
       [](tensorflow::OpKernelConstruction* context) -> tensorflow::OpKernel* {

@@ -23,6 +23,11 @@ class GpuCall {
     return {stream->platform_specific_handle().stream, allocate_scratch, this};
   }
 
+  template <class Body>
+  static void restrict_types(tensorflow::register_kernel::Name& builder) {
+    restrict_types_on_gpus<Body>(builder);
+  }
+
   // TensorFlow's allocator knows the memory of the GPU and refuses more.
   Status check_memory(const Array&) const { return {}; }
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "custom_ops/cc/array.h"
+#include "custom_ops/cc/op_lists.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace vit {
@@ -93,6 +93,20 @@ inline absl::Status allocate(tensorflow::OpKernelContext* context, int index, Ar
   TF_RETURN_IF_ERROR(context->allocate_output(index, shape, &tensor));
   array->data = tensor->data();
   return absl::OkStatus();
+}
+
+// Leaves out the types of an op that no kernel for GPUs computes with: float64. `builder` is that
+// of a kernel, of TensorFlow or of XLA.
+template <class Body, class Builder>
+void restrict_types_on_gpus(Builder& builder) {
+  using tensorflow::DataType;
+  static constexpr DataType kTypes[] = {tensorflow::DT_UINT8, tensorflow::DT_BFLOAT16,
+                                        tensorflow::DT_HALF, tensorflow::DT_FLOAT};
+  const absl::Span<const DataType> images(kTypes), floats = images.subspan(1);
+  if (is_in<Body>(OpList<ExtractPatches, ExtractPatchesGrad>())) return;  // they copy bytes
+  builder.TypeConstraint("T", floats);
+  if (is_in<Body>(OpList<PatchEmbed, PatchEmbedKernelGrad>())) builder.TypeConstraint("I", images);
+  if (is_in<Body>(OpList<PatchEmbedImagesGrad>())) builder.TypeConstraint("I", floats);
 }
 
 }  // namespace vit

@@ -4,7 +4,6 @@
 #include <cstring>
 #include <optional>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 #include "absl/algorithm/container.h"
@@ -167,17 +166,17 @@ constexpr bool kHasCuda = true;
 constexpr bool kHasCuda = false;
 #endif
 
-template <class Body, class... Bodies>
-constexpr bool is_in(OpList<Bodies...>) {
-  return (std::is_same_v<Body, Bodies> || ...);
-}
-
 // The kinds of devices for which XLA compiles an op.
 template <class Body>
-std::vector<absl::string_view> devices_of() {
-  std::vector<absl::string_view> devices = {tensorflow::DEVICE_CPU_XLA_JIT};
+std::vector<const char*> devices_of() {
+  std::vector<const char*> devices = {tensorflow::DEVICE_CPU_XLA_JIT};
   if (kHasCuda && is_in<Body>(CudaOps())) devices.push_back(tensorflow::DEVICE_GPU_XLA_JIT);
   return devices;
+}
+
+template <class Body, class Builder>
+void restrict_types(const std::string& device, Builder& builder) {
+  if (device == tensorflow::DEVICE_GPU_XLA_JIT) restrict_types_on_gpus<Body>(builder);
 }
 
 // Does nothing if there is no such op, or if another copy of this library has registered it: then
@@ -186,19 +185,22 @@ template <class Body>
 void register_op(const std::vector<std::string>& registered) {
   if (absl::c_linear_search(registered, Body::kName)) return;
   if (!tensorflow::OpRegistry::Global()->LookUp(Body::kName)) return;
-  const std::vector<absl::string_view> devices = devices_of<Body>();
-  auto builder = tensorflow::XlaOpRegistrationBuilder::Name(Body::kName);
-  builder.Device(devices);
-  if (Body::kConstantInput >= 0) builder.CompileTimeConstantInput(kConstantInputName);
-  tensorflow::XlaOpRegistrar(builder.Build(make_kernel<Body>));
+  for (const char* device : devices_of<Body>()) {
+    auto builder = tensorflow::XlaOpRegistrationBuilder::Name(Body::kName);
+    builder.Device(device);
+    if (Body::kConstantInput >= 0) builder.CompileTimeConstantInput(kConstantInputName);
+    restrict_types<Body>(device, builder);
+    tensorflow::XlaOpRegistrar(builder.Build(make_kernel<Body>));
+  }
   // XLA makes kernels of all registered ops when it is used first. If that was before this library
   // was loaded, nobody else makes the kernel.
   tensorflow::XlaOpRegistry::RegisterCompilationKernels();
-  for (absl::string_view name : devices) {
-    const std::string device(name);
+  for (const char* device : devices_of<Body>()) {
     if (has_kernel(Body::kName, device)) continue;
-    auto definition = tensorflow::KernelDefBuilder(Body::kName).Device(device.c_str()).Build();
-    tensorflow::kernel_factory::OpKernelRegistrar(definition, Body::kName, make_kernel<Body>);
+    tensorflow::KernelDefBuilder builder(Body::kName);
+    builder.Device(device);
+    restrict_types<Body>(device, builder);
+    tensorflow::kernel_factory::OpKernelRegistrar(builder.Build(), Body::kName, make_kernel<Body>);
   }
 }
 

@@ -16,7 +16,7 @@ import sys
 import tomllib
 import traceback
 
-from custom_ops import build_plan
+from custom_ops.building import build_plan
 
 _DISTRIBUTION = "vit-tf"
 _SHOWN = (

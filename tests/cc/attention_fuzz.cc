@@ -74,7 +74,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (problem.rows == 0) problem.columns = 0;
   }
 
-  const bool on_gpu = products(problem.shape) <= kMostEmulated && input.pick(0, 7) == 7;
+  const bool on_gpu = type != vit::DType::kFloat64 && products(problem.shape) <= kMostEmulated &&
+                      input.pick(0, 7) == 7;
   testing("%s %s", on_gpu ? "gpu" : isa(), name(problem.type));
   const int shift = static_cast<int>(input.pick(0, 3));
   AttentionRun run(problem, shift), again(problem, shift);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -62,7 +63,7 @@ void test_scale() {
       // With many equal weights the entropy of a CPU has more rounding errors than the oracle
       // allows.
       if (Device::kIsGpu ? tokens != 37 : scale < 0.01) continue;
-      for (DType type : kFloatTypes) {
+      for (DType type : Device::kTypes) {
         Random random(static_cast<uint64_t>(++turn));
         const int64_t size = Device::kIsGpu ? 16 : turn % 2 ? 20 : 5;
         AttentionCase problem = make(random, type, shape_of(turn % 3, 2, tokens, 2, size));
@@ -83,13 +84,14 @@ template <class Device>
 void test_bias() {
   for (int axis = 0; axis < 3; ++axis) {
     for (int mask = 0; mask < 32; ++mask) {
-      for (int t = 0; t < 4; ++t) {
-        if (Device::kIsGpu && (axis != mask % 3 || t != (mask + mask / 4 + mask / 16) % 4)) {
+      const int types = static_cast<int>(std::size(Device::kTypes));
+      for (int t = 0; t < types; ++t) {
+        if (Device::kIsGpu && (axis != mask % 3 || t != (mask + mask / 4 + mask / 16) % types)) {
           continue;
         }
         Random random(static_cast<uint64_t>(100 * axis + mask));
         const int64_t size = Device::kIsGpu ? 8 : mask % 3 ? 6 : 5;
-        AttentionCase problem = make(random, kFloatTypes[t], shape_of(axis, 2, 19, 2, size));
+        AttentionCase problem = make(random, Device::kTypes[t], shape_of(axis, 2, 19, 2, size));
         std::vector<int> order = {0, 1, 2, 3, 4};
         if (mask % 4 == 3) std::swap(order[0], order[1 + static_cast<size_t>(axis)]);
         shape_bias(problem, mask, order);
@@ -104,7 +106,7 @@ void test_bias() {
 // Lines without keys: exact zeros, whatever their tokens are.
 template <class Device>
 void test_closed_lines() {
-  for (DType type : kFloatTypes) {
+  for (DType type : Device::kTypes) {
     for (int mask : {0, 1, 2, 3, 8, 31}) {
       if (Device::kIsGpu && mask != 1 && mask != 3) continue;
       Random random(5);
@@ -129,7 +131,7 @@ void test_closed_lines() {
 // Closes some queries of a line: their q and d_out must have no effect.
 template <class Device>
 void test_closed_rows() {
-  for (DType type : kFloatTypes) {
+  for (DType type : Device::kTypes) {
     for (const std::pair<int64_t, int64_t>& line :
          {std::pair{37, 5}, {37, 16}, {37, 20}, {70, 16}}) {
       const int64_t tokens = line.first, size = line.second;
@@ -164,7 +166,7 @@ void test_closed_rows() {
 template <class Device>
 void test_no_elements() {
   for (int axis = 0; axis < 3; ++axis) {
-    for (DType type : kFloatTypes) {
+    for (DType type : Device::kTypes) {
       for (const auto& [batch, tokens] : {std::pair{0, 0}, {0, 5}, {2, 0}}) {
         for (int mask : {-1, 0, 4, 16}) {
           Random random(1);
@@ -207,7 +209,7 @@ void test_one_key(const AttentionCase& problem) {
 
 template <class Device>
 void test_one_key() {
-  for (DType type : kFloatTypes) {
+  for (DType type : Device::kTypes) {
     for (int64_t tokens : {1, 23, 70}) {
       for (int64_t size : {1, 5, 64, 80, 128, 300}) {
         for (double scale : {1.0, 3.0, 100.0}) {
@@ -230,7 +232,7 @@ void test_one_key() {
 // Logits of about 1e3, 1e4, 1e6, 1e8 and 1e20, whose weights depend on the last bits of their sums.
 template <class Device>
 void test_large_logits() {
-  for (DType type : kFloatTypes) {
+  for (DType type : Device::kTypes) {
     for (double scale : {30.0, 100.0, 1e3, 1e4, 1e10}) {
       // The gradients of others are infinite.
       const bool has_gradients = type != DType::kFloat16 || scale <= 100;
@@ -284,7 +286,7 @@ void test_not_finite() {
   const auto when = [](bool condition) { return condition ? kAlways : kNever; };
   for (int64_t size : {5, 8, 20}) {
     if (Device::kIsGpu != (size == 8)) continue;
-    for (DType type : kFloatTypes) {
+    for (DType type : Device::kTypes) {
       Random random(11);
       const AttentionCase problem = make(random, type, vit::sequence_shape(1, tokens, heads, size));
       Device::for_each([&] {
@@ -338,7 +340,7 @@ void test_infinite_key() {
   const int64_t column = 1;  // of the infinite element
   for (int64_t tokens : {4, 5, 17, 18, 37, 70}) {
     for (int64_t size : {3, 8}) {
-      for (DType type : kFloatTypes) {
+      for (DType type : Device::kTypes) {
         const bool is_even = tokens % 2 == 0 && tokens < 64;
         if (is_too_long<Device>(tokens, type) || (Device::kIsGpu && (size == 3 || is_even))) {
           continue;

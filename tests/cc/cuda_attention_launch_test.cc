@@ -50,12 +50,11 @@ void expect_forward_geometry(DType type, const vit::AttentionShape& shape) {
   EXPECT(vit::is_launchable(t.launch) && vit::is_launchable(t.sums), "taps cannot be launched");
   EXPECT(t.launch.blocks == lines * ((shape.tokens + 63) / 64), "%lld blocks",
          number(t.launch.blocks));
-  EXPECT(t.sum_bytes == t.launch.blocks * 2 * vit::size_of(accumulator(type)), "%lld bytes",
-         number(t.sum_bytes));
+  EXPECT(t.sum_bytes == t.launch.blocks * 2 * 4, "%lld bytes", number(t.sum_bytes));
 }
 
 void test_forward_geometry() {
-  for (DType type : kFloatTypes) {
+  for (DType type : Gpu::kTypes) {
     for (int64_t size : {1, 3, 16, 63, 64, 65, 72, 80, 81, 96, 128, 129, 192, 256, 512}) {
       for (int64_t tokens = 1; tokens <= 4096; tokens += tokens < 300 ? 1 : 61) {
         expect_forward_geometry(type, vit::sequence_shape(3, tokens, 2, size));
@@ -74,7 +73,7 @@ void test_forward_geometry() {
 // The scales of all kernels give the scale of the problem, and of_largest is what cc/attention.h
 // says.
 void test_logit_scales() {
-  for (DType type : kFloatTypes) {
+  for (DType type : Gpu::kTypes) {
     for (int64_t size : {64, 256}) {
       for (double scale : {0x1p-100, 0x1p-20, 0.125, 0.3, 1.0, 5.0}) {
         for (bool has_bias : {false, true}) {
@@ -106,8 +105,7 @@ void expect_launchable(const vit::LaunchShape& shape) {
 
 // Every query and key has a block, and blocks fit every GPU.
 void test_gradient_geometry() {
-  for (DType type : kFloatTypes) {
-    const int64_t sum = type == DType::kFloat64 ? 8 : 4;
+  for (DType type : Gpu::kTypes) {
     for (int64_t tokens = 1; tokens <= 4096; tokens += tokens < 1400 ? 1 : 67) {
       for (int64_t size : {1, 64, 65, 80, 81, 128, 129, 512}) {
         const vit::AttentionShape shape = vit::sequence_shape(3, tokens, 2, size);
@@ -121,7 +119,7 @@ void test_gradient_geometry() {
         const bool is_short = g.short_lines.blocks > 0;
         EXPECT(!is_short || g.short_lines.threads == (tokens > 16 ? 128 : 32), "%d threads",
                g.short_lines.threads);
-        EXPECT(g.delta_bytes == (is_short ? 0 : 6 * tokens * sum), "%lld bytes of delta",
+        EXPECT(g.delta_bytes == (is_short ? 0 : 6 * tokens * 4), "%lld bytes of delta",
                number(g.delta_bytes));
         EXPECT((g.query_tiles - 1) * g.queries < tokens && g.query_tiles * g.queries >= tokens,
                "%lld tiles of %d queries", number(g.query_tiles), g.queries);
@@ -139,7 +137,7 @@ void test_gradient_geometry() {
 }
 
 void test_bias_geometry() {
-  for (DType type : {DType::kBfloat16, DType::kFloat64}) {
+  for (DType type : {DType::kBfloat16, DType::kFloat32}) {
     for (int64_t tokens : {1, 64, 65, 197, 4096}) {
       for (int64_t batch : {1, 5, 4096}) {
         for (int mask = 0; mask < 32; ++mask) {
@@ -180,7 +178,7 @@ void test_bounds() {
   EXPECT(backward(DType::kBfloat16, many - 1, 50, 64), "2^31 - 1 lines do not fit");
   EXPECT(!backward(DType::kBfloat16, many, 50, 64), "2^31 lines fit");
   EXPECT(!backward(DType::kFloat32, many / 2, 65, 8), "2^31 tiles fit");
-  EXPECT(!backward(DType::kFloat64, int64_t{1} << 40, 1, 1), "2^40 lines fit");
+  EXPECT(!backward(DType::kFloat32, int64_t{1} << 40, 1, 1), "2^40 lines fit");
   const vit::AttentionShape shape = vit::sequence_shape(int64_t{1} << 40, 1, 1, 8);
   const vit::AttentionBias whole = {nullptr, 1, 0, 0, 0, 0}, one = {nullptr, 0, 0, 0, 0, 0};
   EXPECT(!vit::is_launchable(vit::bias_geometry(DType::kBfloat16, shape, whole)), "2^40 parts fit");
@@ -189,7 +187,7 @@ void test_bounds() {
 
 // Any set of outputs, and no scratch memory.
 void test_outputs_of_taps() {
-  for (DType type : {DType::kBfloat16, DType::kFloat64}) {
+  for (DType type : {DType::kBfloat16, DType::kFloat32}) {
     Random random(4);
     AttentionCase problem = make(random, type, vit::sequence_shape(2, 70, 2, 16));
     problem.rows = 8;
@@ -220,6 +218,23 @@ void test_outputs_of_taps() {
       some.expect_intact();
     }
   }
+}
+
+void test_float64() {
+  using vit::CudaResult;
+  testing("float64");
+  Random random(5);
+  AttentionCase problem = make(random, DType::kFloat64, vit::sequence_shape(1, 5, 1, 8));
+  shape_bias(problem, 0);
+  AttentionRun run(problem, 0);
+  const Gpu gpu;
+  EXPECT(run.forward(gpu) == CudaResult::kNoKernel, "forward takes it");
+  EXPECT(run.backward(gpu) == CudaResult::kNoKernel, "backward takes it");
+  EXPECT(run.bias_gradient(gpu) == CudaResult::kNoKernel, "the gradient of the bias takes it");
+  const vit::AttentionTapsProblem taps = {
+      run.inputs(), run.statistics.data(), 0, 0, run.class_row.data(), nullptr, nullptr};
+  EXPECT(vit::attention_taps(taps, execution(gpu)) == CudaResult::kNoKernel, "taps take it");
+  run.expect_intact();
 }
 
 // Without scratch memory a launcher reports it and starts nothing.
@@ -253,6 +268,7 @@ void test_out_of_memory() {
 int main() {
   test_outputs_of_taps();
   test_out_of_memory();
+  test_float64();
   test_forward_geometry();
   test_logit_scales();
   test_gradient_geometry();

@@ -12,18 +12,19 @@ using namespace vit_test;
 // without tensor cores is the same for all head sizes, which only are limits of its loops: few
 // suffice.
 void test_sizes() {
-  int turn = 0;
+  int turn = 0, seed = 0;
   for (int64_t size : {1, 3, 16, 40, 64, 72, 80, 128, 136}) {
     for (int64_t tokens : {1, 7, 17, 50, 65, 130}) {
-      for (DType type : kFloatTypes) {
-        ++turn;
+      ++turn;
+      for (DType type : Gpu::kTypes) {
+        ++seed;
         const bool is_tensor = vit::attention_path(type, size) == vit::AttentionPath::kTensor;
         const bool is_large = tokens * size > 800, is_half = type == DType::kFloat16;
         if (tokens > 65 && size % 16 && size != 72) continue;
-        const int pick = turn + turn / 24;
-        if (!is_tensor && (pick % 3 || (is_large && tokens != 50))) continue;
-        if (is_tensor && (tokens > 50 || tokens == 7) && pick / 4 % 2 == is_half) continue;
-        Random random(static_cast<uint64_t>(turn));
+        const int pick = turn + turn / 6;
+        if (!is_tensor && ((pick + is_half) % 3 || (is_large && tokens != 50))) continue;
+        if (is_tensor && (tokens > 50 || tokens == 7) && pick % 2 == is_half) continue;
+        Random random(static_cast<uint64_t>(seed));
         const int axis = is_large ? 0 : static_cast<int>(random.below(3));
         const int64_t batch = is_large ? 1 : 1 + random.below(2);
         const int64_t heads = is_large ? 1 : 1 + random.below(2);
@@ -38,7 +39,7 @@ void test_sizes() {
     }
   }
   // Several tiles without tensor cores.
-  for (DType type : kFloatTypes) {
+  for (DType type : Gpu::kTypes) {
     Random random(1);
     const bool is_16_bit = vit::size_of(type) == 2;
     AttentionCase problem = make(random, type, vit::sequence_shape(1, 66, 1, is_16_bit ? 136 : 67));

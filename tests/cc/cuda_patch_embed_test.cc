@@ -2,6 +2,8 @@
 // the sizes of their launches. Blocks and warps run in both orders, which must change no bit.
 #include "custom_ops/cuda/patch_embed.h"
 
+#include <utility>
+
 #include "custom_ops/cuda/patch_embed/geometry.h"
 #include "tests/cc/gpu_scratch.h"
 #include "tests/cc/patch_scenarios.h"
@@ -26,7 +28,7 @@ const std::vector<vit::PatchShape> kLargeShapes = {
 };
 
 void test_out_of_memory() {
-  for (DType type : kFloatTypes) {
+  for (DType type : Gpu::kTypes) {
     Random random(14);
     const PatchCase problem = make(random, type, type, {2, 34, 34, 1, 2, 5, 1});  // 578 patches
     PatchRun refused(problem, 0);
@@ -41,6 +43,20 @@ void test_out_of_memory() {
     }
     scratch_use().refuse = false;
     refused.expect_intact();
+  }
+}
+
+// The type of the kernel, and that of the images alone.
+void test_float64() {
+  for (const auto& [image_type, type] :
+       {std::pair{DType::kUint8, DType::kFloat64}, {DType::kFloat64, DType::kBfloat16}}) {
+    Random random(16);
+    const PatchCase problem = make(random, image_type, type, {1, 4, 4, 1, 2, 3, 0});
+    PatchRun run(problem, 0);
+    say("float64", "GPU", problem);
+    EXPECT(run.forward(execution(Gpu())) == CudaResult::kNoKernel, "forward takes float64");
+    EXPECT(run.backward(31, execution(Gpu())) == CudaResult::kNoKernel, "backward takes float64");
+    run.expect_intact();
   }
 }
 
@@ -75,7 +91,7 @@ void expect_plans(const vit::PatchGrid& grid, DType type) {
   EXPECT((sum.parts == 1) == (sum.workspace_bytes == 0) &&
              sum.workspace_bytes <= int64_t{512} * vit::kTensorTile * vit::kTensorTile * 4,
          "workspace of %lld bytes", number(sum.workspace_bytes));
-  const vit::TablesPlan tables = vit::plan_tables(grid, type, false);
+  const vit::TablesPlan tables = vit::plan_tables(grid, false);
   EXPECT(tables.parts * tables.part_images >= grid.batch &&
              (tables.parts - 1) * tables.part_images < grid.batch,
          "parts do not cover the batch");
@@ -94,7 +110,7 @@ void test_plans() {
                   number(side), number(patch_size), number(features));
           const vit::PatchGrid grid = vit::grid_of({batch, side, side, 3, patch_size, features, 1});
           if (grid.image > kMost / batch || grid.all_patches > kMost / features) continue;
-          for (DType type : kFloatTypes) expect_plans(grid, type);
+          for (DType type : Gpu::kTypes) expect_plans(grid, type);
         }
       }
     }
@@ -128,6 +144,7 @@ int main(int argc, char** argv) {
   if (wanted(argc, argv, "left_over_pixels")) test_left_over_pixels<Gpu>();
   if (wanted(argc, argv, "not_finite")) test_not_finite<Gpu>();
   if (wanted(argc, argv, "out_of_memory")) test_out_of_memory();
+  if (wanted(argc, argv, "float64")) test_float64();
   if (wanted(argc, argv, "cutting")) test_cutting();
   return finish();
 }

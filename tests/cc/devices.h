@@ -9,6 +9,11 @@ namespace vit_test {
 
 struct Cpu {
   static constexpr bool kIsGpu = false;
+  // The types that kernels compute with, and those of images.
+  static constexpr auto& kTypes = kFloatTypes;
+  static constexpr vit::DType kImageTypes[] = {vit::DType::kUint8, vit::DType::kFloat32,
+                                               vit::DType::kBfloat16, vit::DType::kFloat16,
+                                               vit::DType::kFloat64};
   // Elements that tensors are shifted by where alignment does not matter.
   static constexpr int kShift = 1;
   static const char* name() { return isa(); }

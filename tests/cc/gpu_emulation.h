@@ -233,11 +233,6 @@ VIT_DEVICE float to_float(float x) { return x; }
 VIT_DEVICE float to_float(Bfloat16 x) { return values_of_bits<Bfloat16>()[x.bits]; }
 VIT_DEVICE float to_float(Float16 x) { return values_of_bits<Float16>()[x.bits]; }
 VIT_DEVICE float to_float(uint8_t x) { return x; }
-VIT_DEVICE double to_double(double x) { return x; }
-template <class T>
-VIT_DEVICE double to_double(T x) {
-  return to_float(x);
-}
 
 template <class T>
 VIT_DEVICE T rounded(float x);
@@ -260,15 +255,10 @@ VIT_DEVICE uint32_t packed(float low, float high) {
 }
 
 VIT_DEVICE float rounded_product(float x, float y) { return x * y; }
-VIT_DEVICE double rounded_product(double x, double y) { return x * y; }
 VIT_DEVICE float fused_product(float x, float y, float sum) { return fmaf(x, y, sum); }
-VIT_DEVICE double fused_product(double x, double y, double sum) { return fma(x, y, sum); }
 VIT_DEVICE float power_of_two(float x) { return exp2f(x); }
-VIT_DEVICE double power_of_two(double x) { return exp2(x); }
 VIT_DEVICE float logarithm_of_two(float x) { return log2f(x); }
-VIT_DEVICE double logarithm_of_two(double x) { return log2(x); }
 VIT_DEVICE float square_root(float x) { return sqrtf(x); }
-VIT_DEVICE double square_root(double x) { return sqrt(x); }
 VIT_DEVICE float fast_power_of_two(float x) {
   const float result = exp2f(x);
   return result < 0x1p-126f ? 0 : result;

@@ -23,6 +23,10 @@ struct Gpu {
 
   // As of Cpu in devices.h.
   static constexpr bool kIsGpu = true;
+  static constexpr vit::DType kTypes[] = {vit::DType::kFloat32, vit::DType::kBfloat16,
+                                          vit::DType::kFloat16};
+  static constexpr vit::DType kImageTypes[] = {vit::DType::kUint8, vit::DType::kFloat32,
+                                               vit::DType::kBfloat16, vit::DType::kFloat16};
   // 0: other tensors are read without vectors.
   static constexpr int kShift = 0;
   static const char* name() { return "GPU"; }

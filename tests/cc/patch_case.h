@@ -9,10 +9,6 @@
 
 namespace vit_test {
 
-constexpr vit::DType kImageTypes[] = {vit::DType::kUint8, vit::DType::kFloat32,
-                                      vit::DType::kBfloat16, vit::DType::kFloat16,
-                                      vit::DType::kFloat64};
-
 inline std::vector<double> normals(Random& random, vit::DType type, int64_t count) {
   std::vector<double> result(static_cast<size_t>(count));
   for (double& x : result) x = rounded_to(type, random.normal());

@@ -75,7 +75,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   p.position = input.numbers(p.type, p.table_size(), contents);
   p.d_tokens = input.numbers(p.type, p.token_count(), contents);
 
-  const bool on_gpu = products <= kMostEmulated && input.pick(0, 7) == 7;
+  const bool has_float64 = p.type == DType::kFloat64 || p.image_type == DType::kFloat64;
+  const bool on_gpu = !has_float64 && products <= kMostEmulated && input.pick(0, 7) == 7;
   testing("%s, %s images, %s kernel", on_gpu ? "gpu" : isa(), name(p.image_type), name(p.type));
   const int shift = static_cast<int>(input.pick(0, 3));
   PatchRun run(p, shift), again(p, shift);

@@ -32,7 +32,7 @@ void test_threads() {
   for (const vit::PatchShape& shape : shapes) {
     for (DType type : kFloatTypes) {
       Random random(13);
-      const PatchCase problem = make(random, kImageTypes[++turn % 5], type, shape);
+      const PatchCase problem = make(random, Cpu::kImageTypes[++turn % 5], type, shape);
       PatchRun one(problem, 1), many(problem, 1);
       for_each_isa([&] {
         say("threads", isa(), problem);

@@ -3,6 +3,7 @@
 #define TESTS_CC_PATCH_SCENARIOS_H_
 
 #include <algorithm>
+#include <iterator>
 #include <vector>
 
 #include "tests/cc/devices.h"
@@ -34,8 +35,8 @@ template <class Device>
 void test_sizes(const std::vector<vit::PatchShape>& shapes) {
   int turn = 0;
   for (const vit::PatchShape& shape : shapes) {
-    for (DType image_type : kImageTypes) {
-      for (DType type : kFloatTypes) {
+    for (DType image_type : Device::kImageTypes) {
+      for (DType type : Device::kTypes) {
         Random random(static_cast<uint64_t>(++turn));
         const int shift = Device::kIsGpu ? turn % 4 == 1 : turn % 6;
         compare<Device>(make(random, image_type, type, shape, turn % 3), "sizes", shift);
@@ -47,11 +48,12 @@ void test_sizes(const std::vector<vit::PatchShape>& shapes) {
 template <class Device>
 void test_large(const std::vector<vit::PatchShape>& shapes) {
   int turn = 0;
+  const int types = static_cast<int>(std::size(Device::kImageTypes));
   for (const vit::PatchShape& shape : shapes) {
-    for (DType type : kFloatTypes) {
+    for (DType type : Device::kTypes) {
       Random random(static_cast<uint64_t>(++turn));
       const int shift = Device::kIsGpu ? turn % 2 == 0 : 1;
-      compare<Device>(make(random, kImageTypes[turn % 5], type, shape), "large", shift);
+      compare<Device>(make(random, Device::kImageTypes[turn % types], type, shape), "large", shift);
     }
   }
 }
@@ -66,8 +68,8 @@ void test_no_elements() {
   };
   int turn = 0;
   for (const vit::PatchShape& shape : shapes) {
-    for (DType image_type : kImageTypes) {
-      for (DType type : kFloatTypes) {
+    for (DType image_type : Device::kImageTypes) {
+      for (DType type : Device::kTypes) {
         Random random(static_cast<uint64_t>(++turn));
         compare<Device>(make(random, image_type, type, shape, turn % 2), "no elements", turn % 2);
       }
@@ -78,7 +80,7 @@ void test_no_elements() {
 // Gradients that are not requested are not written, and do not change the others.
 template <class Device>
 void test_wanted() {
-  for (DType type : kFloatTypes) {
+  for (DType type : Device::kTypes) {
     Random random(7);
     const PatchCase problem = make(random, type, type, {2, 9, 8, 3, 4, 21, 2});
     PatchRun all(problem, 1), some(problem, 1);
@@ -116,7 +118,7 @@ inline void mark(std::vector<bool>& pixels, const vit::PatchShape& s, int64_t b,
 // Pixels beyond the grid are never read, and their gradient is zero.
 template <class Device>
 void test_left_over_pixels() {
-  for (DType type : kFloatTypes) {
+  for (DType type : Device::kTypes) {
     Random random(8);
     const PatchCase problem = make(random, type, type, {2, 11, 13, 3, 4, 9, 1});
     const vit::PatchShape& s = problem.shape;
@@ -150,7 +152,7 @@ void expect_reached(const char* what, const Tensor& before, const Tensor& after,
 
 template <class Device>
 void test_not_finite() {
-  for (DType type : kFloatTypes) {
+  for (DType type : Device::kTypes) {
     Random random(12);
     const PatchCase problem =
         make(random, type, type, {2, 9, 12, 3, 3, Device::kIsGpu ? 24 : 21, 1});

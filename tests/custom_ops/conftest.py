@@ -4,7 +4,8 @@ import os
 
 import pytest
 
-from custom_ops import build_ops, build_plan, loader
+from custom_ops import build_ops, loader
+from custom_ops.building import build_plan
 from tests.custom_ops import tiny_package
 
 

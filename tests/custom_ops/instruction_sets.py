@@ -5,7 +5,7 @@ import functools
 import pathlib
 import re
 
-from custom_ops import build_plan
+from custom_ops.building import build_plan
 
 # Linux's names of the parts of each set, from the lowest set up.
 _FLAGS = {

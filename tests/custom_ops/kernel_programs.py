@@ -21,9 +21,8 @@ import subprocess
 import sys
 import tempfile
 
-from custom_ops import build_plan
-from custom_ops.build_plan import Compiler, Unit
-from custom_ops.building import objects
+from custom_ops.building import build_plan, objects
+from custom_ops.building.build_plan import Compiler, Unit
 from tests.checkout import ROOT
 from tests.custom_ops import instruction_sets
 

@@ -127,6 +127,21 @@ def test_activations_are_rounded_to_bfloat16_where_products_of_it_are_fast(
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("activation", ["gelu_tanh", "gelu_erf"])
+@pytest.mark.parametrize("hidden", [np.inf, -np.inf])
+def test_an_infinite_activation_gives_what_the_reference_gives(activation, precision, hidden):
+    block = {key: np.zeros_like(array) for key, array in published(8, 1, 8).items()}
+    block[f"{MLP}/Dense_0/bias"] += hidden
+    block[f"{MLP}/Dense_1/kernel"] += 1
+    plan = custom_ops.pack_encoder([block], 1, precision, activation)
+    tokens = draw([1, 2, 8])
+    expected = encoder_reference.encoder(tokens, plan)
+    for _ in each_isa():
+        found = custom_ops.encoder(tokens, plan, implementation="compiled")
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
 def test_near_the_reference(precision):
     """The stream of tokens is not rounded: the bound is far below bfloat16's error of a stream."""
     plan = custom_ops.pack_encoder([published(48, 3, 96, i) for i in range(6)], 3, precision)

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from custom_ops import build_plan, library_file
-from custom_ops.building import toolkit
+from custom_ops import library_file
+from custom_ops.building import build_plan, toolkit
 from tests.checkout import ROOT, copy_checkout
 from tests.custom_ops import cuda_compiler
 from tests.custom_ops.process import run_python
@@ -164,7 +164,8 @@ def test_both_builds_compile_the_same_files_with_the_same_flags(bazel, target):
     actions = json.loads((bazel / "actions.json").read_text())["actions"]
     compare(actions, build_plan.plan(target, build_plan.find_compiler()))
     lists = build_plan.sources()
-    options = lists["LINKOPTS"] + lists["OP_LINKOPTS"]
+    options = [f"-Wl,--version-script=custom_ops/{lists['EXPORTS']}"]
+    options += lists["LINKOPTS"] + lists["OP_LINKOPTS"]
     for name in (library_file.NAME, library_file.for_xla(library_file.NAME).name):
         arguments = link_of(actions, name)
         assert options in [arguments[i : i + len(options)] for i in range(len(arguments))]

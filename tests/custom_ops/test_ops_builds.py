@@ -7,9 +7,9 @@ import sysconfig
 
 import pytest
 
-from custom_ops import build_ops, build_plan, library_file
-from custom_ops.build_plan import BuildError
-from custom_ops.building import objects
+from custom_ops import build_ops, library_file
+from custom_ops.building import build_plan, objects
+from custom_ops.building.build_plan import BuildError
 from tests.custom_ops.tiny_package import ALL, LISTS, build, log
 
 
@@ -85,6 +85,7 @@ def test_the_product_is_stamped_and_whole(package):
         "_vit_ops.so",
         "_vit_ops_cuda.txt",
         "_vit_ops_xla_not_built.txt",
+        "exports.lds",
         "sources.bzl",
     ]
 

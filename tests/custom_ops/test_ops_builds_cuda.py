@@ -7,9 +7,9 @@ import sysconfig
 
 import pytest
 
-from custom_ops import build_ops, build_plan, library_file
-from custom_ops.build_plan import BuildError
-from custom_ops.building import print_toolkit, toolkit
+from custom_ops import build_ops, library_file
+from custom_ops.building import build_plan, print_toolkit, toolkit
+from custom_ops.building.build_plan import BuildError
 from tests.custom_ops import cuda_compiler
 from tests.custom_ops.cuda_compiler import IMITATION
 from tests.custom_ops.tiny_package import ALL, LISTS, build, log

@@ -315,6 +315,30 @@ def test_kernels_for_gpus_are_chosen_by_name_where_the_library_has_them(monkeypa
         assert not dispatch.supports_jit("compiled") and dispatch.supports_jit()
 
 
+FLOAT64 = {
+    "attention": lambda x: custom_ops.attention(x[0], 3),
+    "taps": lambda x: custom_ops.attention_with_taps(x[0], 3, ("entropy",))[1],
+    "an axis": lambda x: custom_ops.axial_attention(x, 3, 1),
+    "kernel": lambda x: custom_ops.patch_embed(draw([1, 4, 4, 1]), x[:2, :2, :1], x[0, 0, 0]),
+    "images": lambda x: custom_ops.patch_embed(x, draw([2, 2, 36, 5]), draw([5])),
+}
+
+
+@pytest.mark.parametrize("call", FLOAT64)
+def test_float64_takes_the_reference_on_gpus(monkeypatch, call):
+    with_archs(monkeypatch, "90a", "PTX")
+
+    def run(x, device):
+        with tf.device(device), custom_ops.implementation("compiled"):
+            return FLOAT64[call](x)
+
+    for jit in (None, True):
+        function = tf.function(run, jit_compile=jit)
+        x = draw([2, 2, 9, 36], "float64")
+        assert compiled_ops(function, x, "GPU:0") == compiled_ops(function, x, None) == set()
+        assert compiled_ops(function, x, "CPU:0")
+
+
 @pytest.mark.process
 def test_import_is_light_even_with_an_illegal_environment():
     run_python("light_import.py", cold=True)

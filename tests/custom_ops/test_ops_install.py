@@ -2,13 +2,15 @@
 
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import sysconfig
 
 import pytest
 
-from custom_ops import build_plan, library_file
+from custom_ops import library_file
+from custom_ops.building import build_plan
 from tests.checkout import copy_checkout, copy_objects
 from tests.custom_ops.process import PROGRAMS
 
@@ -65,6 +67,22 @@ def environment(tmp_path):
     return Environment(tmp_path)
 
 
+def printed(*command):
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def exported(library):
+    """The symbols that a library defines for others, each with the letter of its kind."""
+    lines = printed("nm", "-D", "--defined-only", library).splitlines()
+    return sorted(tuple(line.split()[1:]) for line in lines)
+
+
+def exports_of(name):
+    if not name.startswith("_vit_ops"):
+        return [("T", f"PyInit_{name}")]
+    return [("T", f"vit_ops_{x}") for x in ("build_info", "choose_isa", "isa_report")]
+
+
 def test_install_builds_and_packs_the_library(environment):
     checkout = copy_checkout(environment.folder)
     stale = (
@@ -89,6 +107,12 @@ def test_install_builds_and_packs_the_library(environment):
         if line.startswith(("Tag:", "Root-Is-Purelib: true"))
     ]
     assert tag.startswith("Tag: cp3") and "any" not in tag and "linux" in tag
+
+    libraries = sorted(package.glob("_vit_*.so"))
+    assert len(libraries) >= 3
+    for path in libraries:
+        assert exported(path) == exports_of(path.name.split(".")[0])
+        assert re.search(r"\(FLAGS_1\) .*\bNOW\b", printed("readelf", "-dW", path))
 
     # All files for a rebuild are installed, and the command works without a checkout.
     assert all((package / file).is_file() for file in build_plan.source_files())

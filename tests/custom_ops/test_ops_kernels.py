@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from custom_ops import build_plan
+from custom_ops.building import build_plan
 from tests.custom_ops import instruction_sets, kernel_programs
 from tests.custom_ops.kernel_programs import MEMORY, PLAIN, THREADS
 

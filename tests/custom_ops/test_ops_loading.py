@@ -12,8 +12,8 @@ import pytest
 import tensorflow as tf
 
 import custom_ops
-from custom_ops import build_ops, build_plan, dispatch, library_file, loader
-from custom_ops.building import objects
+from custom_ops import build_ops, dispatch, library_file, loader
+from custom_ops.building import build_plan, objects
 from tests.custom_ops.process import run_python
 
 OPS = loader.OPS
@@ -114,6 +114,13 @@ def test_places(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("VIT_OPS_LIBRARY", "mine.so")
     assert library_file.candidates() == [tmp_path / "mine.so"]
+
+
+def test_around_an_installed_package_nothing_is_searched(monkeypatch, tmp_path):
+    monkeypatch.delenv("VIT_OPS_LIBRARY", raising=False)
+    package = tmp_path / "site-packages" / "custom_ops"
+    monkeypatch.setattr(library_file, "_PACKAGE", package)
+    assert library_file.candidates() == [package / "_vit_ops.so"]
 
 
 @pytest.fixture
@@ -263,6 +270,7 @@ def checkout(built, tmp_path):
 def test_a_first_call_in_a_function_loads_and_warns_of_nothing(checkout, built):
     path = checkout / "bazel-bin" / "custom_ops" / "_vit_ops.so"
     path.parent.mkdir(parents=True)
+    (checkout / "WORKSPACE").touch()
     path.write_bytes(built)
     assert run_python("first_calls.py", folder=checkout).split() == [str(path)]
 

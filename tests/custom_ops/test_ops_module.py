@@ -91,7 +91,7 @@ def test_attention_along_an_axis_is_that_of_its_lines(kernels, rng, axis):
     assert out.shape == expected.shape and np.abs(out - expected).max() < 1e-14
 
 
-@pytest.mark.parametrize("threads", [2, 3])
+@pytest.mark.parametrize("threads", [2, 3, 1024])
 def test_the_number_of_threads_changes_no_bit(kernels, rng, threads):
     # Work that is worth a second thread.
     qkv = rng.normal(size=(4, 197, 3 * 128)).astype(np.float32)
@@ -105,6 +105,23 @@ def test_the_number_of_threads_changes_no_bit(kernels, rng, threads):
         found.append([out, gradient, kernels.patch_embed(images, kernel, table, threads=count)])
     for one, many in zip(*found, strict=True):
         assert one.tobytes() == many.tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_subnormal_numbers_are_0_with_every_instruction_set(kernels, dtype):
+    tiny, finest = np.finfo(dtype), -np.log(np.finfo(dtype).smallest_normal)
+    half = np.array(tiny.smallest_normal / 2, dtype)
+    values = np.full((4, 197, 3 * 128), half)  # Work that is worth a second thread.
+    # Of two keys, the second one has a weight of about a quarter of the smallest normal number.
+    weighted = np.zeros((1, 2, 3), dtype)
+    weighted[0, :, 0], weighted[0, 1] = 1, (1, -(finest + np.log(4)), tiny.max / 2**10)
+    for name in instruction_sets.here():
+        kernels.choose_isa(name)
+        assert not kernels.attention(values, 2, threads=2)[0].any()
+        assert not kernels.attention(weighted, 1, scale=1.0)[0].any()
+        assert kernels.extract_patches(values[None, :2, :2, :3], 2).all()
+        # They are numbers again in the caller's thread.
+        assert half * np.array(1, dtype) > 0
 
 
 def test_patches_tokens_and_their_gradients_are_those_of_the_definition(kernels, rng):
@@ -189,6 +206,13 @@ WRONG = {
     "m.extract_patches(objects, 2)": "Python objects",
     "m.extract_patches(objects.astype([('a', object)]), 2)": "Python objects",
     "m.extract_patches(images, 10)": "9 x 8 pixels hold no patch of 10 x 10",
+    "m.attention(one, 1, threads=-1)": r"threads must be 0, .* up to 1024\. Received: -1\.",
+    "m.attention_taps(qkv, 3, statistics, threads=10**6)": r"threads .* Received: 1000000\.",
+    "m.extract_patches(images, 3, threads=1025)": r"threads must be .* Received: 1025\.",
+    "m.patch_embed(images, kernel, table, threads=2**31 - 1)": r"threads .* 2147483647\.",
+    "m.attention(one, 1, threads=2**70)": r"threads must be .* Received: 1180591620717411303424\.",
+    "m.attention(one, 1, threads='all')": r"threads must be .* Received: 'all'\.",
+    "m.attention(one, 1, threads=1.5)": r"threads must be .* Received: 1\.5\.",
 }
 
 
@@ -240,7 +264,10 @@ WRONG_FOR_GPUS = {
     "m.Array(258, [2], 'float32')": "258 is not aligned to the elements, float32",
     "a(2, dtype='float8')": "dtype float8 is unknown",
     "m.Attention(a(5, 36), 3)": r"qkv must be \[B, N, 3 D\].* \[5, 36\]",
-    "m.Attention(a(2, 5, 36, dtype='int32'), 3)": "qkv has dtype int32. Cast it to float16",
+    "m.Attention(a(2, 5, 36, dtype='int32'), 3)": "qkv has dtype int32, .* Cast it to float16",
+    "m.Attention(a(2, 5, 36, dtype='float64'), 3)": "qkv has dtype float64, .* or float32",
+    "m.PatchEmbed(a(2, 8, 9, 3, dtype='float64'), kernel)": "images has dtype float64, .* uint8,",
+    "m.PatchEmbed(images, a(4, 4, 3, 10, dtype='float64'))": "kernel has dtype float64, .* float32",
     "m.Attention(qkv, 5)": r"\[2, 5, 36\], .* multiple of 3 .* num_heads = 5",
     "m.Attention(qkv, 2**62)": "num_heads = 4611686018427387904",
     "m.Attention(qkv, 3, axis=1)": r"qkv must be \[B, R, C, 3 D\]",

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from custom_ops import build_plan
+from custom_ops.building import build_plan
 from tests.architecture import ROOT
 
 FOLDERS = ("cc", "cpu", "cuda", "tf", "xla", "python")

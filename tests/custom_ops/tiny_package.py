@@ -34,11 +34,13 @@ OP_COPTS = ["-O0", "-fPIC"]
 MODULE_COPTS = ["-O0", "-fPIC"]
 MODULE_HEADERS = ["python/m.h"]
 LINKOPTS = []
+EXPORTS = "exports.lds"
 OP_LINKOPTS = ["-Wl,-z,defs"]
 """
 
 FILES = {
     "sources.bzl": LISTS,
+    "exports.lds": "{ global: s; local: *; };",
     "cc/a.h": "int isa();",
     "cc/k.cc": '#include "custom_ops/cc/a.h"\nint kernel() { return isa(); }',
     "cc/i.cc": '#include "custom_ops/cc/a.h"\nint isa() { return 1; }',

@@ -16,8 +16,8 @@ TREE, OBJECTS = map(pathlib.Path, sys.argv[1:3])
 CHANGED = sys.argv[3] if len(sys.argv) > 3 else None
 sys.path.insert(0, str(TREE))
 
-from custom_ops import build_ops, build_plan  # noqa: E402
-from custom_ops.building import objects, toolkit  # noqa: E402
+from custom_ops import build_ops  # noqa: E402
+from custom_ops.building import build_plan, objects, toolkit  # noqa: E402
 
 
 def main():

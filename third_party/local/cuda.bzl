@@ -28,7 +28,7 @@ def _probe(ctx):
     root = ctx.path(Label("//:BUILD")).dirname
 
     # Bazel runs this rule again when one of these changes.
-    for file in ("sources.bzl", "build_plan.py", "building/toolkit.py", "building/print_toolkit.py"):
+    for file in ("sources.bzl", "building/build_plan.py", "building/toolkit.py", "building/print_toolkit.py"):
         ctx.path(Label("//custom_ops:" + file))
     environment = ctx.os.environ
     demanded = environment.get("VIT_CUDA") != "0" and (

@@ -77,7 +77,7 @@ def python_candidates(ctx):
     return found
 
 def _probe(ctx, script, python):
-    """Returns the answer of custom_ops/probe.py as a dict, or why it failed as a string."""
+    """Returns the answer of custom_ops/building/probe.py as a dict, or why it failed as a string."""
     if not ctx.path(python).exists:
         return "does not exist"
     done = ctx.execute([python, "-P", str(script)], timeout = 300)
@@ -100,7 +100,7 @@ def _isas(ctx):
     return isas, mask
 
 def _implementation(ctx):
-    script = ctx.path(Label("//custom_ops:probe.py"))
+    script = ctx.path(Label("//custom_ops:building/probe.py"))
     answer, complaints = None, []
     for python in python_candidates(ctx):
         result = _probe(ctx, script, python)

@@ -1,4 +1,5 @@
-// GELU, x times the normal distribution function, of vectors.
+// GELU, x times the normal distribution function, of vectors. As in TensorFlow, infinity gives
+// infinity, and minus infinity gives NaN, its product with 0.
 #ifndef CUSTOM_OPS_CPU_SIMD_GELU_H_
 #define CUSTOM_OPS_CPU_SIMD_GELU_H_
 
@@ -22,10 +23,10 @@ VIT_INLINE Vector<float> reciprocal(Vector<float> x) {
 VIT_INLINE Vector<float> gelu_tanh(Vector<float> x) {
   // -2 sqrt(2 / pi) / log(2), and that times 0.044715.
   const Vector<float> exponent = x * (-2.3022081986f - 0.1029432397f * (x * x));
-  // From 2^126 on the reciprocal would not be a normal number; the result is 0 then.
+  // From 2^126 on the reciprocal would not be a normal number; x is multiplied by 0 then.
   const Vector<float> most = broadcast<float>(126.0f);
-  const Vector<float> result = x * reciprocal(1.0f + exp2(exponent < most ? exponent : most));
-  return exponent > most ? Vector<float>{} : result;
+  const Vector<float> part = reciprocal(1.0f + exp2(exponent < most ? exponent : most));
+  return x * (exponent > most ? Vector<float>{} : part);
 }
 
 // Minimax for log2(erfc(z) exp(z^2) / t) in t = 1 / (1 + z / 2), for z from 0 to 7: the relative
@@ -40,7 +41,9 @@ VIT_INLINE Vector<float> gelu_erf(Vector<float> x) {
   // x * x and not 2 z * z: the rounding of z would count twice.
   const Vector<float> exponent = polynomial<float>(t, kErfcLog2) - x * x * 0.72134752f;
   const Vector<float> lower = x * (0.5f * t * exp2(exponent));
-  return x < 0.0f ? lower : x - lower;
+  // Above 16, `lower` is less than half a unit in the last place of x; of infinity it is NaN.
+  const Vector<float> upper = x > 16.0f ? x : x - lower;
+  return x < 0.0f ? lower : upper;
 }
 
 }  // namespace VIT_ISA

@@ -22,7 +22,7 @@ CudaResult run_tensor(const AttentionForwardProblem& problem, const ForwardGeome
   const int64_t size = problem.shape.head_size;
   const int64_t width = problem.shape.heads * size;
   const ForwardTensorParameters parameters = {problem,
-                                              kernel_scales<float>(problem),
+                                              kernel_scales(problem),
                                               static_cast<int>(problem.shape.tokens),
                                               static_cast<int>(geometry.query_tiles),
                                               geometry.launch.threads,
@@ -43,10 +43,9 @@ CudaResult run_tensor(const AttentionForwardProblem& problem, const ForwardGeome
 template <class T>
 CudaResult run_scalar(const AttentionForwardProblem& problem, const ForwardGeometry& geometry,
                       const CudaExecution& execution) {
-  using Sum = typename SumOf<T>::Type;
-  const ForwardScalarParameters<Sum> parameters = {problem, kernel_scales<Sum>(problem),
-                                                   static_cast<uint32_t>(geometry.query_tiles),
-                                                   static_cast<uint32_t>(geometry.chunks)};
+  const ForwardScalarParameters parameters = {problem, kernel_scales(problem),
+                                              static_cast<uint32_t>(geometry.query_tiles),
+                                              static_cast<uint32_t>(geometry.chunks)};
   return launch(attention_forward_scalar<T>, geometry.launch, parameters, execution);
 }
 
@@ -54,6 +53,7 @@ CudaResult run_scalar(const AttentionForwardProblem& problem, const ForwardGeome
 
 CudaResult attention_forward(const AttentionForwardProblem& problem,
                              const CudaExecution& execution) {
+  if (problem.type == DType::kFloat64) return CudaResult::kNoKernel;
   const ForwardGeometry geometry = forward_geometry(problem.type, problem.shape);
   if (geometry.launch.blocks == 0) return CudaResult::kOk;
   if (!is_launchable(geometry.launch) || problem.shape.tokens > kMaxBlocks)
@@ -66,8 +66,6 @@ CudaResult attention_forward(const AttentionForwardProblem& problem,
     case DType::kFloat16:
       return is_tensor ? run_tensor<Float16>(problem, geometry, execution)
                        : run_scalar<Float16>(problem, geometry, execution);
-    case DType::kFloat64:
-      return run_scalar<double>(problem, geometry, execution);
     default:
       return run_scalar<float>(problem, geometry, execution);
   }

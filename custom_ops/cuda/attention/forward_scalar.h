@@ -7,55 +7,53 @@
 
 namespace vit {
 
-template <class Sum>
 struct ForwardScalarParameters {
   AttentionForwardProblem problem;
-  KernelScales<Sum> scales;
+  KernelScales scales;
   uint32_t query_tiles, chunks;  // of a line
 };
 
 // The running softmax of the queries of a thread, and their sums of values.
-template <class Sum>
 struct ScalarSoftmax {
-  static constexpr int kPerThread = ScalarTile<Sum>::kPerThread;
+  static constexpr int kPerThread = ScalarTile::kPerThread;
 
-  ScalarTile<Sum> sums;
-  Sum maxima[kPerThread];
-  Sum totals[kPerThread];  // of the keys of this thread, until reduce()
+  ScalarTile sums;
+  float maxima[kPerThread];
+  float totals[kPerThread];  // of the keys of this thread, until reduce()
 
   VIT_DEVICE_METHOD void clear() {
     sums.clear();
     for (int i = 0; i < kPerThread; ++i) {
-      maxima[i] = -infinity<Sum>();
+      maxima[i] = -infinity();
       totals[i] = 0;
     }
   }
 
   // Replaces logits by weights exp2((logit - maximum) * factor), and rescales totals and sums to
   // the new maxima.
-  VIT_DEVICE_METHOD void weigh(ScalarTile<Sum>& logits, Sum factor) {
+  VIT_DEVICE_METHOD void weigh(ScalarTile& logits, float factor) {
 #pragma unroll
     for (int i = 0; i < kPerThread; ++i) {
-      Sum highest = maxima[i];
+      float highest = maxima[i];
 #pragma unroll
-      for (Sum x : logits.sums[i]) highest = x > highest ? x : highest;
+      for (float x : logits.sums[i]) highest = x > highest ? x : highest;
 #pragma unroll
       for (int mask = 1; mask < 16; mask *= 2) {
-        const Sum other = shuffle_xor(highest, mask);
+        const float other = shuffle_xor(highest, mask);
         highest = other > highest ? other : highest;
       }
       // In a row of -inf only, 0 keeps the weights at 0 instead of NaN.
-      const Sum shift = highest == -infinity<Sum>() ? 0 : highest;
-      const Sum rescale = power_of_two((maxima[i] - shift) * factor);
+      const float shift = highest == -infinity() ? 0 : highest;
+      const float rescale = power_of_two((maxima[i] - shift) * factor);
       maxima[i] = highest;
       totals[i] *= rescale;
 #pragma unroll
-      for (Sum& x : logits.sums[i]) {
+      for (float& x : logits.sums[i]) {
         x = power_of_two((x - shift) * factor);
         totals[i] += x;
       }
 #pragma unroll
-      for (Sum& x : sums.sums[i]) x *= rescale;
+      for (float& x : sums.sums[i]) x *= rescale;
     }
   }
 
@@ -63,19 +61,17 @@ struct ScalarSoftmax {
   VIT_DEVICE_METHOD void reduce(int& open) {
     for (int mask = 1; mask < 16; mask *= 2) {
       open |= shuffle_xor(open, mask);
-      for (Sum& total : totals) total += shuffle_xor(total, mask);
+      for (float& total : totals) total += shuffle_xor(total, mask);
     }
   }
 };
 
 template <class T>
-VIT_KERNEL(kScalarThreads, 2, attention_forward_scalar,
-           const ForwardScalarParameters<typename SumOf<T>::Type> p) {
-  using Sum = typename SumOf<T>::Type;
-  using Product = ScalarTile<Sum>;
+VIT_KERNEL(kScalarThreads, 2, attention_forward_scalar, const ForwardScalarParameters p) {
+  using Product = ScalarTile;
   constexpr int kSize = Product::kSize, kPerThread = Product::kPerThread;
-  Sum* const shared = reinterpret_cast<Sum*>(shared_memory());
-  Sum* const weights = shared + Product::kBytes / static_cast<int64_t>(sizeof(Sum));
+  float* const shared = reinterpret_cast<float*>(shared_memory());
+  float* const weights = shared + Product::kBytes / static_cast<int64_t>(sizeof(float));
   const AttentionForwardProblem& problem = p.problem;
   const AttentionShape& shape = problem.shape;
   const auto block = static_cast<uint32_t>(block_index());
@@ -85,10 +81,10 @@ VIT_KERNEL(kScalarThreads, 2, attention_forward_scalar,
   const int64_t columns = shape.head_size - first_column;  // 64 of them if there are more
   const Line line = line_of(shape, index);
   const Rows<T> queries = rows_of_qkv<T>(shape, problem.qkv, line, kQuery, first, kSize, false);
-  const Sum* bias = bias_of<Sum>(problem.bias, line);
+  const float* bias = bias_of(problem.bias, line);
   if (bias) bias += first * problem.bias.query_stride;
 
-  ScalarSoftmax<Sum> softmax;
+  ScalarSoftmax softmax;
   softmax.clear();
   int open = 0;
   for (int64_t key = 0; key < shape.tokens; key += kSize) {
@@ -105,17 +101,16 @@ VIT_KERNEL(kScalarThreads, 2, attention_forward_scalar,
       }
     }
     sync_block();
-    softmax.sums.template add_product<true, false>(
+    softmax.sums.add_product<true, false>(
         keys.rows, [&](int row, int64_t k) { return weights[row * Product::kPitch + k]; },
         [&](int64_t k, int column) {
-          return column < columns
-                     ? summand<Sum>(values.data[k * values.stride + first_column + column])
-                     : Sum{0};
+          return column < columns ? to_float(values.data[k * values.stride + first_column + column])
+                                  : 0.0f;
         },
         shared);
   }
   softmax.reduce(open);
-  Sum* const statistics = statistics_of<Sum>(problem.statistics, shape, index);
+  float* const statistics = statistics_of(problem.statistics, shape, index);
   T* const out = static_cast<T*>(problem.out) + first_column;
   for (int i = 0; i < kPerThread; ++i) {
     const int row = Product::row(i);
@@ -129,8 +124,8 @@ VIT_KERNEL(kScalarThreads, 2, attention_forward_scalar,
     for (int j = 0; j < kPerThread; ++j) {
       const int column = Product::column(j);
       // The sum of a query without keys may be NaN.
-      const Sum value = has_keys ? softmax.sums.sums[i][j] / softmax.totals[i] : Sum{0};
-      if (column < columns) to[column] = element<T>(value);
+      const float value = has_keys ? softmax.sums.sums[i][j] / softmax.totals[i] : 0.0f;
+      if (column < columns) to[column] = rounded<T>(value);
     }
   }
 }

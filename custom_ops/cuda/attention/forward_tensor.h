@@ -10,7 +10,7 @@ namespace vit {
 
 struct ForwardTensorParameters {
   AttentionForwardProblem problem;
-  KernelScales<float> scales;
+  KernelScales scales;
   // Numbers that the kernel would have to compute from the problem.
   int tokens, query_tiles;  // of a line
   int threads;  // of the block
@@ -44,7 +44,7 @@ struct ForwardWarp {
     }
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      maxima[i] = -infinity<float>();
+      maxima[i] = -infinity();
       totals[i] = 0;
     }
     open = 0;
@@ -64,7 +64,7 @@ struct ForwardWarp {
       highest = fmaxf(highest, shuffle_xor(highest, 1));
       highest = fmaxf(highest, shuffle_xor(highest, 2));
       // In a row of -inf only, 0 keeps the weights at 0 instead of NaN.
-      const float shift = highest == -infinity<float>() ? 0 : highest;
+      const float shift = highest == -infinity() ? 0 : highest;
       const float rescale = fast_power_of_two((maxima[i] - shift) * factor);
       maxima[i] = highest;
       float total = totals[i] * rescale;
@@ -221,7 +221,7 @@ VIT_KERNEL((kSize == 128 ? 256 : 128), (kSize == 128 ? 1 : 2), attention_forward
        p.threads);
   fill_keys_and_values<T, kSize>(shared, keys, 0, p);
   commit_copies();
-  const float* bias = bias_of<float>(p.problem.bias, line);
+  const float* bias = bias_of(p.problem.bias, line);
   if constexpr (kHasBias) bias += (first + row) * p.problem.bias.query_stride;
 
   Warp warp;
@@ -252,7 +252,7 @@ VIT_KERNEL((kSize == 128 ? 256 : 128), (kSize == 128 ? 1 : 2), attention_forward
   }
   sync_block();
   if (rows == 0) return;
-  float* statistics = statistics_of<float>(p.problem.statistics, shape, index) + first + row;
+  float* statistics = statistics_of(p.problem.statistics, shape, index) + first + row;
   warp.template finish<kHasBias>(statistics, shape.tokens, rows, p.scales.of_largest);
   warp.store(QueryTile{shared}, row);
   sync_warp();

@@ -60,10 +60,9 @@ ForwardGeometry forward_geometry(DType type, const AttentionShape& shape) {
     const int keys = 2 * (size == 80 ? kForwardKeys<80> : kForwardKeys<64>);
     shared = (keys + (keys > 128 ? keys : 128)) * row_bytes(size);
   } else {
-    const int64_t sum = sum_bytes(type);
     result.queries = kScalarTile;
     result.chunks = ceil_divide(shape.head_size, kScalarTile);
-    shared = scalar_product_bytes(sum) + scalar_tile_bytes(sum);
+    shared = kScalarProductBytes + kScalarTileBytes;
   }
   result.query_tiles = ceil_divide(shape.tokens, result.queries);
   result.launch = {lines_of(shape) * result.query_tiles * result.chunks, threads, shared};
@@ -79,14 +78,12 @@ TapsGeometry taps_geometry(const AttentionTapsProblem& problem) {
   result.query_tiles = all || tiles == 0 ? tiles : 1;
   const bool is_tensor = result.path == AttentionPath::kTensor;
   const int threads = is_tensor ? 4 * kWarpSize : kScalarThreads;
-  const int64_t sum = sum_bytes(problem.type);
   // A tile of queries and one of keys, and two sums per warp.
-  const int64_t shared =
-      (is_tensor ? 2 * kKeysPerTile * row_bytes(128) : scalar_product_bytes(sum)) +
-      2 * sum * (threads / kWarpSize);
+  const int64_t shared = (is_tensor ? 2 * kKeysPerTile * row_bytes(128) : kScalarProductBytes) +
+                         2 * kSumBytes * (threads / kWarpSize);
   result.launch = {lines * result.query_tiles, threads, shared};
   result.sums = {all ? ceil_divide(lines, kScalarThreads) : 0, kScalarThreads, 0};
-  result.sum_bytes = all ? lines * result.query_tiles * 2 * sum : 0;
+  result.sum_bytes = all ? lines * result.query_tiles * 2 * kSumBytes : 0;
   return result;
 }
 

@@ -8,7 +8,7 @@
 namespace vit {
 
 // kTensor: bfloat16 and float16 with heads of up to 128 elements, on tensor cores. kScalar: all
-// others, with the arithmetic of float (FFMA), or of double (DFMA) for float64.
+// others, with the arithmetic of float (FFMA).
 enum class AttentionPath { kTensor, kScalar };
 AttentionPath attention_path(DType type, int64_t head_size);
 

@@ -76,23 +76,20 @@ VIT_DEVICE Rows<T> rows_of_out(const AttentionShape& shape, const void* out, con
 }
 
 // The bias of query 0 and key 0; null without a bias.
-template <class Sum>
-VIT_DEVICE const Sum* bias_of(const AttentionBias& bias, const Line& line) {
+VIT_DEVICE const float* bias_of(const AttentionBias& bias, const Line& line) {
   if (!bias.data) return nullptr;
-  return static_cast<const Sum*>(bias.data) + line.batch * bias.batch_stride +
+  return static_cast<const float*>(bias.data) + line.batch * bias.batch_stride +
          line.line * bias.line_stride + line.head * bias.head_stride;
 }
 
 // [2, tokens]: the largest logits, and the logarithms of the sums. They are in the order of
 // line_of.
-template <class Sum>
-VIT_DEVICE Sum* statistics_of(void* statistics, const AttentionShape& shape, int64_t index) {
-  return static_cast<Sum*>(statistics) + index * 2 * shape.tokens;
+VIT_DEVICE float* statistics_of(void* statistics, const AttentionShape& shape, int64_t index) {
+  return static_cast<float*>(statistics) + index * 2 * shape.tokens;
 }
-template <class Sum>
-VIT_DEVICE const Sum* statistics_of(const void* statistics, const AttentionShape& shape,
-                                    int64_t index) {
-  return static_cast<const Sum*>(statistics) + index * 2 * shape.tokens;
+VIT_DEVICE const float* statistics_of(const void* statistics, const AttentionShape& shape,
+                                      int64_t index) {
+  return static_cast<const float*>(statistics) + index * 2 * shape.tokens;
 }
 
 }  // namespace vit

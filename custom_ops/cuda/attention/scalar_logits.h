@@ -9,58 +9,49 @@
 namespace vit {
 
 // LogitScales as kernels use them.
-template <class Sum>
 struct KernelScales {
-  Sum of_queries, of_products, of_exponents, of_largest;
+  float of_queries, of_products, of_exponents, of_largest;
 };
-template <class Sum>
-KernelScales<Sum> kernel_scales(const AttentionProblem& problem) {
+inline KernelScales kernel_scales(const AttentionProblem& problem) {
   const LogitScales scales = logit_scales(problem);
-  return {static_cast<Sum>(scales.of_queries), static_cast<Sum>(scales.of_products),
-          static_cast<Sum>(scales.of_exponents), static_cast<Sum>(scales.of_largest)};
+  return {static_cast<float>(scales.of_queries), static_cast<float>(scales.of_products),
+          static_cast<float>(scales.of_exponents), static_cast<float>(scales.of_largest)};
 }
 
-template <class Sum>
-VIT_DEVICE Sum infinity() {
-  return static_cast<Sum>(__builtin_huge_val());
-}
-template <class Sum>
-VIT_DEVICE Sum not_a_number() {
-  return static_cast<Sum>(__builtin_nan(""));
-}
+VIT_DEVICE float infinity() { return static_cast<float>(__builtin_huge_val()); }
+VIT_DEVICE float not_a_number() { return static_cast<float>(__builtin_nan("")); }
 
 // The first statistic of a query with the largest logit `largest`, and the second, of a query whose
 // weights add up to `total`. If no logit is finite, the total is 0 and the result NaN, as in
 // softmax.
-template <class Sum>
-VIT_DEVICE void write_statistics(Sum* statistics, int64_t tokens, int64_t query, bool has_keys,
-                                 Sum largest, Sum total) {
-  const Sum log2_total = total > 0 ? logarithm_of_two(total) : not_a_number<Sum>();
+VIT_DEVICE void write_statistics(float* statistics, int64_t tokens, int64_t query, bool has_keys,
+                                 float largest, float total) {
+  const float log2_total = total > 0 ? logarithm_of_two(total) : not_a_number();
   statistics[query] = has_keys ? largest : 0;
-  statistics[tokens + query] = has_keys ? log2_total : infinity<Sum>();
+  statistics[tokens + query] = has_keys ? log2_total : infinity();
 }
 
 // The logits of a block of 256 threads: kKeysPerTile queries and as many keys. A thread holds
 // tile.sums[i][j] of the query row(i) and the key column(j).
-template <class T, class Sum = typename SumOf<T>::Type>
+template <class T>
 struct ScalarLogits {
-  using Product = ScalarTile<Sum>;
+  using Product = ScalarTile;
   static constexpr int kPerThread = Product::kPerThread;
 
   Product tile;
 
   // q k^T of the rows that exist; the others count as zeros. `shared`: see ScalarTile.
-  VIT_DEVICE_METHOD void multiply(const Rows<T>& queries, const Rows<T>& keys, Sum of_queries,
-                                  Sum* shared) {
+  VIT_DEVICE_METHOD void multiply(const Rows<T>& queries, const Rows<T>& keys, float of_queries,
+                                  float* shared) {
     tile.clear();
-    tile.template add_product<true, true>(
+    tile.add_product<true, true>(
         queries.columns,
         [&](int row, int64_t k) {
-          if (row >= queries.rows) return Sum{0};
-          return summand<Sum>(queries.data[row * queries.stride + k]) * of_queries;
+          if (row >= queries.rows) return 0.0f;
+          return to_float(queries.data[row * queries.stride + k]) * of_queries;
         },
         [&](int64_t k, int row) {
-          return row < keys.rows ? summand<Sum>(keys.data[row * keys.stride + k]) : Sum{0};
+          return row < keys.rows ? to_float(keys.data[row * keys.stride + k]) : 0.0f;
         },
         shared);
   }
@@ -68,21 +59,21 @@ struct ScalarLogits {
   // Logits = products * scale + bias, if there is one; -inf from key number `keys` on. `bias` is
   // that of the first query and key of the tile, of which `rows` and `keys` exist. Sets the bit i
   // of `open` if row i has a bias other than -inf.
-  VIT_DEVICE_METHOD void finish(const Sum* bias, const AttentionBias& strides, Sum scale, int rows,
-                                int keys, int& open) {
+  VIT_DEVICE_METHOD void finish(const float* bias, const AttentionBias& strides, float scale,
+                                int rows, int keys, int& open) {
 #pragma unroll
     for (int i = 0; i < kPerThread; ++i) {
       const int row = Product::row(i);
 #pragma unroll
       for (int j = 0; j < kPerThread; ++j) {
         const int column = Product::column(j);
-        Sum& logit = tile.sums[i][j];
+        float& logit = tile.sums[i][j];
         if (column >= keys) {
-          logit = -infinity<Sum>();
+          logit = -infinity();
         } else if (bias && row < rows) {
-          const Sum added = bias[row * strides.query_stride + column * strides.key_stride];
+          const float added = bias[row * strides.query_stride + column * strides.key_stride];
           logit = fused_product(logit, scale, added);
-          if (added != -infinity<Sum>()) open |= 1 << i;
+          if (added != -infinity()) open |= 1 << i;
         }
       }
     }

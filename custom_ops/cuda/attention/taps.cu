@@ -6,8 +6,8 @@
 namespace vit {
 namespace {
 
-template <class T, class Sum>
-CudaResult start(const TapsGeometry& geometry, const TapsParameters<Sum>& parameters,
+template <class T>
+CudaResult start(const TapsGeometry& geometry, const TapsParameters& parameters,
                  const CudaExecution& execution) {
   if constexpr (sizeof(T) == 2) {
     if (geometry.path == AttentionPath::kTensor) {
@@ -20,13 +20,12 @@ CudaResult start(const TapsGeometry& geometry, const TapsParameters<Sum>& parame
 template <class T>
 CudaResult run(const AttentionTapsProblem& problem, const TapsGeometry& geometry,
                const CudaExecution& execution) {
-  using Sum = typename SumOf<T>::Type;
-  TapsParameters<Sum> parameters = {
-      problem, kernel_scales<Sum>(problem), static_cast<uint32_t>(geometry.query_tiles),
+  TapsParameters parameters = {
+      problem, kernel_scales(problem), static_cast<uint32_t>(geometry.query_tiles),
       has_aligned_rows(problem.type, problem.shape.head_size, problem.qkv), nullptr};
   if (geometry.sum_bytes > 0) {
     parameters.sums =
-        static_cast<Sum*>(execution.allocate(execution.allocator, geometry.sum_bytes));
+        static_cast<float*>(execution.allocate(execution.allocator, geometry.sum_bytes));
     if (!parameters.sums) return CudaResult::kOutOfMemory;
   }
   CudaResult result = CudaResult::kOk;
@@ -34,12 +33,13 @@ CudaResult run(const AttentionTapsProblem& problem, const TapsGeometry& geometry
     result = start<T>(geometry, parameters, execution);
   }
   if (result != CudaResult::kOk || geometry.sums.blocks == 0) return result;
-  return launch(attention_taps_sums<Sum>, geometry.sums, parameters, execution);
+  return launch(attention_taps_sums, geometry.sums, parameters, execution);
 }
 
 }  // namespace
 
 CudaResult attention_taps(const AttentionTapsProblem& problem, const CudaExecution& execution) {
+  if (problem.type == DType::kFloat64) return CudaResult::kNoKernel;
   const bool is_wanted = problem.class_row || problem.distance || problem.entropy;
   if (!is_wanted || lines_of(problem.shape) == 0) return CudaResult::kOk;
   const TapsGeometry geometry = taps_geometry(problem);
@@ -49,8 +49,6 @@ CudaResult attention_taps(const AttentionTapsProblem& problem, const CudaExecuti
       return run<Bfloat16>(problem, geometry, execution);
     case DType::kFloat16:
       return run<Float16>(problem, geometry, execution);
-    case DType::kFloat64:
-      return run<double>(problem, geometry, execution);
     default:
       return run<float>(problem, geometry, execution);
   }

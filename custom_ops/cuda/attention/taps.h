@@ -8,39 +8,36 @@
 
 namespace vit {
 
-template <class Sum>
 struct TapsParameters {
   AttentionTapsProblem problem;
-  KernelScales<Sum> scales;
+  KernelScales scales;
   uint32_t query_tiles;  // of a line
   bool is_aligned;
-  Sum* sums;  // [lines, query_tiles, 2], of the distances and the entropies; null if not wanted
+  float* sums;  // [lines, query_tiles, 2], of the distances and the entropies; null if not wanted
 };
 
 // A query, its statistics, and its place on the grid; not on the grid in the prefix.
-template <class Sum>
 struct TapsQuery {
-  Sum largest, log2_total;
+  float largest, log2_total;
   int row, column;
   bool exists, is_class_token, is_on_grid;
 };
 
 // The sums of a thread.
-template <class Sum>
 struct TapsSums {
-  Sum distance, entropy;
+  float distance, entropy;
 
   // The queries of a block of up to `count`.
-  static VIT_DEVICE_METHOD int wanted(const TapsParameters<Sum>& p, int count) {
+  static VIT_DEVICE_METHOD int wanted(const TapsParameters& p, int count) {
     return p.sums ? count : 1;
   }
 
-  static VIT_DEVICE_METHOD TapsQuery<Sum> query_of(const TapsParameters<Sum>& p, int64_t index,
-                                                   int64_t query, bool exists) {
+  static VIT_DEVICE_METHOD TapsQuery query_of(const TapsParameters& p, int64_t index, int64_t query,
+                                              bool exists) {
     const AttentionTapsProblem& problem = p.problem;
-    TapsQuery<Sum> q = {0, 0, 0, 0, exists, query == 0, false};
+    TapsQuery q = {0, 0, 0, 0, exists, query == 0, false};
     if (!q.exists) return q;
-    const Sum* kept = statistics_of<Sum>(problem.statistics, problem.shape, index);
+    const float* kept = statistics_of(problem.statistics, problem.shape, index);
     q.largest = kept[query] / p.scales.of_largest;  // exact: a power of two
     q.log2_total = kept[problem.shape.tokens + query];
     const auto columns = static_cast<int>(problem.columns);
@@ -58,32 +55,32 @@ struct TapsSums {
   }
 
   // Adds a weight; `key` exists.
-  VIT_DEVICE_METHOD void add(const TapsParameters<Sum>& p, int64_t index, const TapsQuery<Sum>& q,
-                             int64_t key, Sum logit) {
-    constexpr double kLn2 = 0.693147180559945309417;
+  VIT_DEVICE_METHOD void add(const TapsParameters& p, int64_t index, const TapsQuery& q,
+                             int64_t key, float logit) {
+    constexpr float kLn2 = 0.693147181f;
     if (!q.exists) return;
     const AttentionTapsProblem& problem = p.problem;
-    const Sum exponent = (logit - q.largest) * p.scales.of_exponents - q.log2_total;
+    const float exponent = (logit - q.largest) * p.scales.of_exponents - q.log2_total;
     // A query without keys has no weights, whatever its logits are.
-    const bool has_keys = q.log2_total != infinity<Sum>();
-    const Sum weight = has_keys ? power_of_two(exponent) : Sum{0};
+    const bool has_keys = q.log2_total != infinity();
+    const float weight = has_keys ? power_of_two(exponent) : 0.0f;
     if (problem.class_row && q.is_class_token) {
-      static_cast<Sum*>(problem.class_row)[index * problem.shape.tokens + key] = weight;
+      static_cast<float*>(problem.class_row)[index * problem.shape.tokens + key] = weight;
     }
     // 0 log(0) counts as 0; the entropy is in nats.
-    if (weight != 0) entropy += weight * exponent * static_cast<Sum>(-kLn2);
+    if (weight != 0) entropy += weight * exponent * -kLn2;
     const auto place = static_cast<int>(key - first_on_grid(problem));
     if (q.is_on_grid && place >= 0) {
       const auto columns = static_cast<int>(problem.columns);
-      const auto down = static_cast<Sum>(q.row - place / columns);
-      const auto across = static_cast<Sum>(q.column - place % columns);
+      const auto down = static_cast<float>(q.row - place / columns);
+      const auto across = static_cast<float>(q.column - place % columns);
       distance += weight * square_root(down * down + across * across);
     }
   }
 
   // Adds the sums of all threads of the block, always in the same order, and writes those of query
   // tile number `tile` over all lines. `shared` has 2 numbers per warp.
-  VIT_DEVICE_METHOD void write(const TapsParameters<Sum>& p, int64_t tile, int warps, Sum* shared) {
+  VIT_DEVICE_METHOD void write(const TapsParameters& p, int64_t tile, int warps, float* shared) {
     if (!p.sums) return;
     for (int mask = 1; mask < kWarp; mask *= 2) {
       distance += shuffle_xor(distance, mask);
@@ -95,7 +92,7 @@ struct TapsSums {
     }
     sync_block();
     if (thread_index() >= 2) return;
-    Sum total = 0;
+    float total = 0;
     for (int i = 0; i < warps; ++i) total += shared[2 * i + thread_index()];
     p.sums[2 * tile + thread_index()] = total;
   }
@@ -103,7 +100,7 @@ struct TapsSums {
 
 // For all head sizes up to 128: the zeros behind smaller heads change no bit of the logits.
 template <class T>
-VIT_KERNEL(128, 2, attention_taps_tensor, const TapsParameters<float> p) {
+VIT_KERNEL(128, 2, attention_taps_tensor, const TapsParameters p) {
   constexpr int kWarps = 4, kSize = 128;
   using KeyTile = Tile<T, kKeysPerTile, kSize>;
   using Logits = TensorLogits<T, kSize, 1>;
@@ -117,18 +114,18 @@ VIT_KERNEL(128, 2, attention_taps_tensor, const TapsParameters<float> p) {
   const int64_t first = int64_t{block % p.query_tiles} * kKeysPerTile;
   const int first_of_warp = thread_index() / kWarp * 16;
   const Rows<T> of_block = rows_of_qkv<T>(shape, p.problem.qkv, line, kQuery, first,
-                                          TapsSums<float>::wanted(p, kKeysPerTile), p.is_aligned);
+                                          TapsSums::wanted(p, kKeysPerTile), p.is_aligned);
   fill<kWarps * kWarp>(query_tile, of_block);
   const int rows = of_block.rows - first_of_warp;  // a warp without rows only copies
-  const float* bias = bias_of<float>(p.problem.bias, line);
+  const float* bias = bias_of(p.problem.bias, line);
   if (bias) bias += (first + first_of_warp) * p.problem.bias.query_stride;
 
-  TapsSums<float> sums = {0, 0};
-  TapsQuery<float> queries[2];
+  TapsSums sums = {0, 0};
+  TapsQuery queries[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    queries[i] = TapsSums<float>::query_of(p, index, first + first_of_warp + Logits::row(i),
-                                           Logits::row(i) < rows);
+    queries[i] =
+        TapsSums::query_of(p, index, first + first_of_warp + Logits::row(i), Logits::row(i) < rows);
   }
   Logits logits;
   for (int64_t key = 0; key < shape.tokens; key += kKeysPerTile) {
@@ -165,28 +162,25 @@ VIT_KERNEL(128, 2, attention_taps_tensor, const TapsParameters<float> p) {
 }
 
 template <class T>
-VIT_KERNEL(kScalarThreads, 2, attention_taps_scalar,
-           const TapsParameters<typename SumOf<T>::Type> p) {
-  using Sum = typename SumOf<T>::Type;
-  using Product = ScalarTile<Sum>;
+VIT_KERNEL(kScalarThreads, 2, attention_taps_scalar, const TapsParameters p) {
+  using Product = ScalarTile;
   constexpr int kSize = Product::kSize, kPerThread = Product::kPerThread;
-  Sum* const shared = reinterpret_cast<Sum*>(shared_memory());
+  float* const shared = reinterpret_cast<float*>(shared_memory());
   const AttentionShape& shape = p.problem.shape;
   const auto block = static_cast<uint32_t>(block_index());
   const uint32_t index = block / p.query_tiles;
   const Line line = line_of(shape, index);
   const int64_t first = int64_t{block % p.query_tiles} * kSize;
-  const Rows<T> rows = rows_of_qkv<T>(shape, p.problem.qkv, line, kQuery, first,
-                                      TapsSums<Sum>::wanted(p, kSize), false);
-  const Sum* bias = bias_of<Sum>(p.problem.bias, line);
+  const Rows<T> rows =
+      rows_of_qkv<T>(shape, p.problem.qkv, line, kQuery, first, TapsSums::wanted(p, kSize), false);
+  const float* bias = bias_of(p.problem.bias, line);
   if (bias) bias += first * p.problem.bias.query_stride;
 
-  TapsSums<Sum> sums = {0, 0};
-  TapsQuery<Sum> queries[kPerThread];
+  TapsSums sums = {0, 0};
+  TapsQuery queries[kPerThread];
 #pragma unroll
   for (int i = 0; i < kPerThread; ++i) {
-    queries[i] =
-        TapsSums<Sum>::query_of(p, index, first + Product::row(i), Product::row(i) < rows.rows);
+    queries[i] = TapsSums::query_of(p, index, first + Product::row(i), Product::row(i) < rows.rows);
   }
   for (int64_t key = 0; key < shape.tokens; key += kSize) {
     const Rows<T> keys = rows_of_qkv<T>(shape, p.problem.qkv, line, kKey, key, kSize, false);
@@ -205,29 +199,28 @@ VIT_KERNEL(kScalarThreads, 2, attention_taps_scalar,
     }
   }
   sums.write(p, block, Product::kThreads / kWarp,
-             shared + Product::kBytes / static_cast<int64_t>(sizeof(Sum)));
+             shared + Product::kBytes / static_cast<int64_t>(sizeof(float)));
 }
 
 // Adds the sums of the query tiles of each line, in their order.
-template <class Sum>
-VIT_KERNEL(kScalarThreads, 1, attention_taps_sums, const TapsParameters<Sum> p) {
+VIT_KERNEL(kScalarThreads, 1, attention_taps_sums, const TapsParameters p) {
   const AttentionTapsProblem& problem = p.problem;
   const AttentionShape& shape = problem.shape;
   const int64_t index = block_index() * kScalarThreads + thread_index();
   if (index >= shape.batch * shape.lines * shape.heads) return;
-  Sum distance = 0, entropy = 0;
+  float distance = 0, entropy = 0;
   for (uint32_t i = 0; i < p.query_tiles; ++i) {
-    const Sum* of_tile = p.sums + 2 * (index * p.query_tiles + i);
+    const float* of_tile = p.sums + 2 * (index * p.query_tiles + i);
     distance += of_tile[0];
     entropy += of_tile[1];
   }
   if (problem.distance) {
-    const auto patches = static_cast<Sum>(problem.rows * problem.columns);
-    static_cast<Sum*>(problem.distance)[index] = distance / patches;
+    const auto patches = static_cast<float>(problem.rows * problem.columns);
+    static_cast<float*>(problem.distance)[index] = distance / patches;
   }
   if (problem.entropy) {
-    const auto tokens = static_cast<Sum>(shape.tokens > 0 ? shape.tokens : 1);
-    static_cast<Sum*>(problem.entropy)[index] = entropy / tokens;
+    const auto tokens = static_cast<float>(shape.tokens > 0 ? shape.tokens : 1);
+    static_cast<float*>(problem.entropy)[index] = entropy / tokens;
   }
 }
 

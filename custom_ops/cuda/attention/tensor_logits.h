@@ -85,7 +85,7 @@ struct TensorLogits {
       for (int n = 0; n < kKeyTiles; ++n) {
 #pragma unroll
         for (int i = 0; i < 2 * kRows; ++i) {
-          if (column(n) + i % 2 >= count) at(i / 2, n, i % 2) = -infinity<float>();
+          if (column(n) + i % 2 >= count) at(i / 2, n, i % 2) = -infinity();
         }
       }
     }
@@ -107,7 +107,7 @@ struct TensorLogits {
           if (column(n) + j >= keys) continue;
           const float added = of_row[(column(n) + j) * strides.key_stride];
           at(i, n, j) = fused_product(at(i, n, j), scale, added);
-          if (added != -infinity<float>()) open |= 1 << i;
+          if (added != -infinity()) open |= 1 << i;
         }
       }
     }

@@ -7,18 +7,17 @@
 namespace vit {
 namespace {
 
-template <class Sum>
-GradientParameters<Sum> parameters_of(const AttentionGradientProblem& problem,
-                                      const BackwardGeometry& geometry, void* delta) {
+GradientParameters parameters_of(const AttentionGradientProblem& problem,
+                                 const BackwardGeometry& geometry, void* delta) {
   const AttentionShape& shape = problem.shape;
   const int64_t size = shape.head_size, out_stride = shape.token_stride * shape.heads * size;
   const auto is_aligned = [&](const void* data) {
     return has_aligned_rows(problem.type, size, data);
   };
   return {problem,
-          gradient_scales<Sum>(problem),
-          static_cast<Sum>(problem.scale),
-          static_cast<Sum*>(delta),
+          gradient_scales(problem),
+          static_cast<float>(problem.scale),
+          static_cast<float*>(delta),
           3 * out_stride,
           out_stride,
           geometry.queries,
@@ -33,7 +32,7 @@ GradientParameters<Sum> parameters_of(const AttentionGradientProblem& problem,
 template <class T, int kHead>
 CudaResult run_tensor(const AttentionGradientProblem& problem, const BackwardGeometry& geometry,
                       void* delta, const CudaExecution& execution) {
-  const auto parameters = parameters_of<float>(problem, geometry, delta);
+  const auto parameters = parameters_of(problem, geometry, delta);
   if constexpr (kHead < 128) {
     const LaunchShape& shape = geometry.short_lines;
     if (shape.blocks && problem.shape.tokens <= kShortestTokens) {
@@ -52,7 +51,7 @@ CudaResult run_tensor(const AttentionGradientProblem& problem, const BackwardGeo
 template <class T>
 CudaResult run_scalar(const AttentionGradientProblem& problem, const BackwardGeometry& geometry,
                       void* delta, const CudaExecution& execution) {
-  const auto parameters = parameters_of<typename SumOf<T>::Type>(problem, geometry, delta);
+  const auto parameters = parameters_of(problem, geometry, delta);
   CudaResult result = launch(delta_scalar<T>, geometry.delta, parameters, execution);
   if (result != CudaResult::kOk) return result;
   result = launch(query_gradients_scalar<T>, geometry.d_queries, parameters, execution);
@@ -80,6 +79,7 @@ CudaResult run_16_bit(const AttentionGradientProblem& problem, const BackwardGeo
 
 CudaResult attention_backward(const AttentionGradientProblem& problem,
                               const CudaExecution& execution) {
+  if (problem.type == DType::kFloat64) return CudaResult::kNoKernel;
   const BackwardGeometry geometry = backward_geometry(problem.type, problem.shape);
   if (is_empty(geometry)) return CudaResult::kOk;
   if (!is_launchable(geometry)) return CudaResult::kTooLarge;
@@ -93,8 +93,6 @@ CudaResult attention_backward(const AttentionGradientProblem& problem,
       return run_16_bit<Bfloat16>(problem, geometry, delta, execution);
     case DType::kFloat16:
       return run_16_bit<Float16>(problem, geometry, delta, execution);
-    case DType::kFloat64:
-      return run_scalar<double>(problem, geometry, delta, execution);
     default:
       return run_scalar<float>(problem, geometry, delta, execution);
   }

@@ -3,20 +3,16 @@
 namespace vit {
 namespace {
 
-constexpr int64_t kFloatBytes = 4;
-
 // Bytes of `tiles` tiles.
 int64_t tile_bytes(int64_t head_size, int tiles, int64_t rows = kGradientTokens) {
   return 2 * tiles * rows * (padded_head_size(head_size) + 8);
 }
 
 // Of ScalarTile::add_product, and a tile of weights or gradients.
-int64_t scalar_bytes(DType type) {
-  return scalar_product_bytes(sum_bytes(type)) + scalar_tile_bytes(sum_bytes(type));
-}
+constexpr int64_t kScalarBytes = kScalarProductBytes + kScalarTileBytes;
 
-int64_t delta_bytes(DType type, const AttentionShape& shape) {
-  return lines_of(shape) * shape.tokens * sum_bytes(type);
+int64_t delta_bytes(const AttentionShape& shape) {
+  return lines_of(shape) * shape.tokens * kSumBytes;
 }
 
 LaunchShape delta_shape(const AttentionShape& shape) {
@@ -38,9 +34,9 @@ BackwardGeometry backward_geometry(DType type, const AttentionShape& shape) {
     g.queries = kScalarTile;
     g.chunks = ceil_divide(size, kScalarTile);
     g.query_tiles = g.key_tiles = ceil_divide(shape.tokens, kScalarTile);
-    g.delta_bytes = delta_bytes(type, shape);
+    g.delta_bytes = delta_bytes(shape);
     g.delta = delta_shape(shape);
-    g.d_queries = g.d_keys = {lines * g.query_tiles * g.chunks, kScalarThreads, scalar_bytes(type)};
+    g.d_queries = g.d_keys = {lines * g.query_tiles * g.chunks, kScalarThreads, kScalarBytes};
     return g;
   }
   g.chunks = 1;
@@ -49,8 +45,7 @@ BackwardGeometry backward_geometry(DType type, const AttentionShape& shape) {
     g.queries = kGradientTokens;
     g.query_tiles = g.key_tiles = 1;
     const int rows = shape.tokens <= kShortestTokens ? kShortestTokens : kGradientTokens;
-    g.short_lines = {lines, rows * 2,
-                     tile_bytes(size, 5, rows) + 3 * kGradientTokens * kFloatBytes};
+    g.short_lines = {lines, rows * 2, tile_bytes(size, 5, rows) + 3 * kGradientTokens * kSumBytes};
     return g;
   }
   // Warps of nearly equal number in all blocks of queries, as in forward.
@@ -60,11 +55,11 @@ BackwardGeometry backward_geometry(DType type, const AttentionShape& shape) {
   g.queries = static_cast<int>(per_block) * per_warp;
   g.query_tiles = ceil_divide(shape.tokens, g.queries);
   g.key_tiles = ceil_divide(shape.tokens, kGradientTokens);
-  g.delta_bytes = delta_bytes(type, shape);
+  g.delta_bytes = delta_bytes(shape);
   g.d_queries = {lines * g.query_tiles, static_cast<int>(per_block) * 32, tile_bytes(size, 4)};
   const int tiles = padded_head_size(size) == 128 ? 5 : 4;
   g.d_keys = {lines * g.key_tiles, kGradientThreads,
-              tile_bytes(size, tiles) + 6 * kGradientTokens * kFloatBytes};
+              tile_bytes(size, tiles) + 6 * kGradientTokens * kSumBytes};
   return g;
 }
 
@@ -103,16 +98,16 @@ BiasGeometry bias_geometry(DType type, const AttentionShape& shape, const Attent
   if (g.groups > g.units) g.groups = g.units;
   if (g.groups < 1) g.groups = 1;
   if (g.groups > 1) {
-    g.group_bytes = g.groups * g.elements * sum_bytes(type);
+    g.group_bytes = g.groups * g.elements * kSumBytes;
     g.sums = {ceil_divide(g.elements, kScalarThreads), kScalarThreads, 0};
   }
   const bool is_tensor = g.path == AttentionPath::kTensor;
   if (!is_tensor && g.units > 0) {
-    g.delta_bytes = delta_bytes(type, shape);
+    g.delta_bytes = delta_bytes(shape);
     g.delta = delta_shape(shape);
   }
   g.logits = {pieces * g.groups, is_tensor ? kGradientThreads : kScalarThreads,
-              is_tensor ? tile_bytes(shape.head_size, 5) : scalar_bytes(type)};
+              is_tensor ? tile_bytes(shape.head_size, 5) : kScalarBytes};
   return g;
 }
 

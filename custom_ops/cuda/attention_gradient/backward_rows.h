@@ -33,7 +33,7 @@ struct BlockPlace {
 // Writes sums * factor to the rows of the warp in `gradient`, d_qkv, through the rows of `shared`
 // from `row` on, which no other warp uses. `token`: of row 0.
 template <class T, int kHead, int kTiles, int kRows>
-VIT_DEVICE void write_gradient(const GradientParameters<float>& p, const Line& line, Part part,
+VIT_DEVICE void write_gradient(const GradientParameters& p, const Line& line, Part part,
                                int64_t token, const float (&sums)[kTiles][kHead / 8][4],
                                float factor, const Tile<T, kRows, kHead>& shared, int row) {
   const int lane = lane_index();
@@ -64,9 +64,8 @@ struct QueryGradients {
 
   VIT_DEVICE_METHOD void add_tile(const QueryRows<T, kHead, kTiles>& rows,
                                   const TokenTile<T, kHead>& keys,
-                                  const TokenTile<T, kHead>& values,
-                                  const GradientScales<float>& scales,
-                                  const TileBias<float>& bias) {
+                                  const TokenTile<T, kHead>& values, const GradientScales& scales,
+                                  const TileBias& bias) {
 #pragma unroll 1
     for (int row = 0; row < bias.keys; row += 16) {
       float weights[kTiles][2][4] = {}, gradients[kTiles][2][4] = {};
@@ -120,9 +119,8 @@ struct KeyRows {
 
   VIT_DEVICE_METHOD void add_tile(const TokenTile<T, kHead>& queries,
                                   const TokenTile<T, kHead>& d_out,
-                                  const TileStatistics& statistics,
-                                  const GradientScales<float>& scales,
-                                  const TileBias<float>& bias) {
+                                  const TileStatistics& statistics, const GradientScales& scales,
+                                  const TileBias& bias) {
     const int key = first + lane_index() / 4, column = lane_index() % 4 * 2;
 #pragma unroll 1
     for (int row = 0; row < bias.queries; row += 16) {
@@ -139,8 +137,8 @@ struct KeyRows {
           scales, bias, is_whole,
           [&](int, int n, int i) {
             const int query = row + column + 8 * n + i % 2;
-            return LogitPlace<float>{query, key + i / 2 * 8, statistics.at(0, query),
-                                     statistics.at(1, query), statistics.at(2, query)};
+            return LogitPlace{query, key + i / 2 * 8, statistics.at(0, query),
+                              statistics.at(1, query), statistics.at(2, query)};
           },
           p, ds);
       add_rows<T, kHead>(p, d_out, row, d_values);
@@ -148,7 +146,7 @@ struct KeyRows {
     }
   }
 
-  VIT_DEVICE_METHOD void write(const GradientParameters<float>& p, const Line& line, int64_t token,
+  VIT_DEVICE_METHOD void write(const GradientParameters& p, const Line& line, int64_t token,
                                const TokenTile<T, kHead>& shared_keys,
                                const TokenTile<T, kHead>& shared_values) const {
     write_gradient<T, kHead, 1>(p, line, kKey, token, d_keys, p.scale, shared_keys, first);

@@ -16,7 +16,7 @@ VIT_DEVICE void clear_closed_rows(const TokenTile<T, kHead>& queries,
                                   const TokenTile<T, kHead>& d_out,
                                   const TileStatistics& statistics, int rows, int threads) {
   for (int i = thread_index(); i < rows * kHead; i += threads) {
-    if (statistics.at(1, i / kHead) != infinity<float>()) continue;
+    if (statistics.at(1, i / kHead) != infinity()) continue;
     *queries.at(i / kHead, i % kHead) = *d_out.at(i / kHead, i % kHead) = rounded<T>(0.0f);
   }
   sync_block();
@@ -32,7 +32,7 @@ struct RowPair {
   // goes on to the next. All threads of the block call it. kSecondIsOut: the second array has the
   // strides of out, not of qkv.
   template <bool kSecondIsOut>
-  VIT_DEVICE_METHOD void fill_stage(const GradientParameters<float>& p, int64_t token, int stage,
+  VIT_DEVICE_METHOD void fill_stage(const GradientParameters& p, int64_t token, int stage,
                                     int threads) {
     const AttentionShape& shape = p.problem.shape;
     const int rows = rows_from(shape, token, kGradientTokens);
@@ -52,7 +52,7 @@ struct RowPair {
 
 // Computes d_q and delta. A block owns p.queries queries of a line.
 template <class T, int kHead>
-VIT_KERNEL(kGradientThreads, 2, query_gradients, const GradientParameters<float> p) {
+VIT_KERNEL(kGradientThreads, 2, query_gradients, const GradientParameters p) {
   constexpr int kTiles = kGradientQueries<kHead> / 16;
   constexpr int kQueries = kGradientThreads / kWarp * kGradientQueries<kHead>;
   const int threads = p.queries / kGradientQueries<kHead> * kWarp;
@@ -89,11 +89,11 @@ VIT_KERNEL(kGradientThreads, 2, query_gradients, const GradientParameters<float>
   keys.template fill_stage<false>(p, 0, 1, threads);
   wait_for_copies<1>();
   sync_block();
-  rows.load_statistics(shape, statistics_of<float>(problem.statistics, shape, place.index),
-                       place.first, first_rows);
+  rows.load_statistics(shape, statistics_of(problem.statistics, shape, place.index), place.first,
+                       first_rows);
 
   const bool has_rows = place.first + rows.first < shape.tokens;
-  TileBias<float> bias(problem, line, place.first, 0, p.queries, kGradientTokens);
+  TileBias bias(problem, line, place.first, 0, p.queries, kGradientTokens);
   QueryGradients<T, kHead, kTiles> gradients;
   int stage = 1;
   for (int64_t key = 0; key < shape.tokens; key += kGradientTokens, stage ^= 1) {
@@ -130,7 +130,7 @@ struct StatisticsReader {
     const int64_t query = first + thread_index();
     const bool exists = query < shape.tokens;
     kept[0] = exists ? statistics[query] : 0;
-    kept[1] = exists ? statistics[shape.tokens + query] : infinity<float>();
+    kept[1] = exists ? statistics[shape.tokens + query] : infinity();
     kept[2] = exists ? delta[query] : 0;
   }
   VIT_DEVICE_METHOD void store(const TileStatistics& to) const {
@@ -142,7 +142,7 @@ struct StatisticsReader {
 
 // Computes d_k and d_v. A block owns kGradientTokens keys of a line.
 template <class T, int kHead>
-VIT_KERNEL(kGradientThreads, 2, key_gradients, const GradientParameters<float> p) {
+VIT_KERNEL(kGradientThreads, 2, key_gradients, const GradientParameters p) {
   constexpr int kKeptTiles = KeyRows<T, kHead>::kKeepsValues ? 4 : 5;
   const AttentionGradientProblem& problem = p.problem;
   const AttentionShape& shape = problem.shape;
@@ -150,7 +150,7 @@ VIT_KERNEL(kGradientThreads, 2, key_gradients, const GradientParameters<float> p
   const Line& line = place.line;
   float* const shared_statistics =
       reinterpret_cast<float*>(shared_memory() + kKeptTiles * TokenTile<T, kHead>::kBytes);
-  StatisticsReader reader = {statistics_of<float>(problem.statistics, shape, place.index),
+  StatisticsReader reader = {statistics_of(problem.statistics, shape, place.index),
                              p.delta + place.index * shape.tokens,
                              {}};
   RowPair<T, kHead> queries = {
@@ -176,7 +176,7 @@ VIT_KERNEL(kGradientThreads, 2, key_gradients, const GradientParameters<float> p
   rows.load(keys, values, thread_index() / kWarp * 16, p.scales.of_queries);
 
   const bool has_rows = place.first + rows.first < shape.tokens;
-  TileBias<float> bias(problem, line, 0, place.first, kGradientTokens, kGradientTokens);
+  TileBias bias(problem, line, 0, place.first, kGradientTokens, kGradientTokens);
   int stage = 0;
   for (int64_t query = 0; query < shape.tokens; query += kGradientTokens, stage ^= 1) {
     wait_for_copies<0>();
@@ -203,7 +203,7 @@ VIT_KERNEL(kGradientThreads, 2, key_gradients, const GradientParameters<float> p
 
 // Computes d_q, d_k and d_v of a line of up to 16 kWarps tokens. A block owns a line.
 template <class T, int kHead, int kWarps>
-VIT_KERNEL(kWarps* kWarp, 8 / kWarps, short_line_gradients, const GradientParameters<float> p) {
+VIT_KERNEL(kWarps* kWarp, 8 / kWarps, short_line_gradients, const GradientParameters p) {
   static_assert(KeyRows<T, kHead>::kKeepsValues);
   using Shared = TokenTile<T, kHead>;
   constexpr int kRows = 16 * kWarps, kThreads = kWarps * kWarp;
@@ -231,15 +231,14 @@ VIT_KERNEL(kWarps* kWarp, 8 / kWarps, short_line_gradients, const GradientParame
 
   const int first = thread_index() / kWarp * 16;
   const bool has_rows = first < shape.tokens;
-  const TileBias<float> bias(problem, line, 0, 0, kRows, kRows);
+  const TileBias bias(problem, line, 0, 0, kRows, kRows);
   {
     QueryRows<T, kHead, 1> rows;
     rows.first = first;
     rows.queries.load(queries, first);
     rows.queries.scale(p.scales.of_queries);
     rows.d_out.load(d_out, first);
-    rows.load_statistics(shape, statistics_of<float>(problem.statistics, shape, place.index), 0,
-                         out);
+    rows.load_statistics(shape, statistics_of(problem.statistics, shape, place.index), 0, out);
     for (int i = 0; i < 2 && lane_index() % 4 == 0; ++i) {
       const int query = first + lane_index() / 4 + 8 * i;
       statistics.at(0, query) = rows.largest[0][i];

@@ -11,39 +11,35 @@ struct BiasScratch {
   void *delta, *groups;
 };
 
-template <class Sum>
-BiasParameters<Sum> parameters_of(const AttentionGradientProblem& problem,
-                                  const BiasGeometry& geometry, const BiasScratch& scratch) {
+BiasParameters parameters_of(const AttentionGradientProblem& problem, const BiasGeometry& geometry,
+                             const BiasScratch& scratch) {
   const auto is_aligned = [&](const void* data) {
     return has_aligned_rows(problem.type, problem.shape.head_size, data);
   };
-  BiasParameters<Sum> p = {};
+  BiasParameters p = {};
   p.problem = problem;
-  p.scales = gradient_scales<Sum>(problem);
-  p.delta = static_cast<Sum*>(scratch.delta);
+  p.scales = gradient_scales(problem);
+  p.delta = static_cast<float*>(scratch.delta);
   p.is_qkv_aligned = is_aligned(problem.qkv);
   p.is_out_aligned = is_aligned(problem.out) && is_aligned(problem.d_out);
   p.geometry = geometry;
-  p.result = static_cast<Sum*>(scratch.groups ? scratch.groups : problem.gradient);
+  p.result = static_cast<float*>(scratch.groups ? scratch.groups : problem.gradient);
   return p;
 }
 
-template <class Sum>
-CudaResult add_groups(const BiasParameters<Sum>& parameters, const CudaExecution& execution) {
+CudaResult add_groups(const BiasParameters& parameters, const CudaExecution& execution) {
   const LaunchShape& shape = parameters.geometry.sums;
   if (shape.blocks == 0) return CudaResult::kOk;
-  return launch(bias_gradient_sums<Sum>, shape, parameters, execution);
+  return launch(bias_gradient_sums, shape, parameters, execution);
 }
 
 template <class T>
 CudaResult run_scalar(const AttentionGradientProblem& problem, const BiasGeometry& geometry,
                       const BiasScratch& scratch, const CudaExecution& execution) {
-  using Sum = typename SumOf<T>::Type;
-  const BiasParameters<Sum> parameters = parameters_of<Sum>(problem, geometry, scratch);
+  const BiasParameters parameters = parameters_of(problem, geometry, scratch);
   CudaResult result = CudaResult::kOk;
   if (geometry.delta.blocks) {
-    result =
-        launch<GradientParameters<Sum>>(delta_scalar<T>, geometry.delta, parameters, execution);
+    result = launch<GradientParameters>(delta_scalar<T>, geometry.delta, parameters, execution);
   }
   if (result != CudaResult::kOk) return result;
   result = launch(bias_gradient_scalar<T>, geometry.logits, parameters, execution);
@@ -53,7 +49,7 @@ CudaResult run_scalar(const AttentionGradientProblem& problem, const BiasGeometr
 template <class T, int kHead>
 CudaResult run_tensor(const AttentionGradientProblem& problem, const BiasGeometry& geometry,
                       const BiasScratch& scratch, const CudaExecution& execution) {
-  const BiasParameters<float> parameters = parameters_of<float>(problem, geometry, scratch);
+  const BiasParameters parameters = parameters_of(problem, geometry, scratch);
   const CudaResult result =
       launch(bias_gradient_tensor<T, kHead>, geometry.logits, parameters, execution);
   return result == CudaResult::kOk ? add_groups(parameters, execution) : result;
@@ -79,6 +75,7 @@ CudaResult run_16_bit(const AttentionGradientProblem& problem, const BiasGeometr
 
 CudaResult attention_bias_gradient(const AttentionGradientProblem& problem,
                                    const CudaExecution& execution) {
+  if (problem.type == DType::kFloat64) return CudaResult::kNoKernel;
   const BiasGeometry geometry = bias_geometry(problem.type, problem.shape, problem.bias);
   if (geometry.logits.blocks == 0) return CudaResult::kOk;
   if (!is_launchable(geometry)) return CudaResult::kTooLarge;
@@ -96,8 +93,6 @@ CudaResult attention_bias_gradient(const AttentionGradientProblem& problem,
       return run_16_bit<Bfloat16>(problem, geometry, scratch, execution);
     case DType::kFloat16:
       return run_16_bit<Float16>(problem, geometry, scratch, execution);
-    case DType::kFloat64:
-      return run_scalar<double>(problem, geometry, scratch, execution);
     default:
       return run_scalar<float>(problem, geometry, scratch, execution);
   }

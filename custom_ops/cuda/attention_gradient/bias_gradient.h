@@ -8,10 +8,9 @@
 
 namespace vit {
 
-template <class Sum>
-struct BiasParameters : GradientParameters<Sum> {
+struct BiasParameters : GradientParameters {
   BiasGeometry geometry;
-  Sum* result;  // d_bias, or scratch [groups, elements]
+  float* result;  // d_bias, or scratch [groups, elements]
 };
 
 // A tile of logits.
@@ -67,15 +66,14 @@ struct BiasPiece {
 
 // Writes the elements of a piece. `tile`: its sums in shared memory, [kGradientTokens, kPitch],
 // which all threads have written before a barrier; 0 for queries and keys that do not exist.
-template <class Sum>
-VIT_DEVICE void write_piece(const BiasParameters<Sum>& p, const BiasPiece& piece, Sum* tile,
+VIT_DEVICE void write_piece(const BiasParameters& p, const BiasPiece& piece, float* tile,
                             int threads) {
-  constexpr int kSize = kGradientTokens, kPitch = ScalarTile<Sum>::kPitch;
+  constexpr int kSize = kGradientTokens, kPitch = ScalarTile::kPitch;
   const AttentionBias& bias = p.problem.bias;
   // Sums that one row or column remains of go to its first element.
   if (!bias.query_stride) {
     for (int key = thread_index(); key < kSize; key += threads) {
-      Sum sum = 0;
+      float sum = 0;
       for (int query = 0; query < kSize; ++query) sum += tile[query * kPitch + key];
       tile[key] = sum;
     }
@@ -84,16 +82,16 @@ VIT_DEVICE void write_piece(const BiasParameters<Sum>& p, const BiasPiece& piece
   const int queries = bias.query_stride ? rows_from(p.problem.shape, piece.query, kSize) : 1;
   if (!bias.key_stride) {
     for (int query = thread_index(); query < queries; query += threads) {
-      Sum sum = 0;
+      float sum = 0;
       for (int key = 0; key < kSize; ++key) sum += tile[query * kPitch + key];
       tile[query * kPitch] = sum;
     }
     sync_block();
   }
   const int keys = bias.key_stride ? rows_from(p.problem.shape, piece.key, kSize) : 1;
-  Sum* const to = p.result + piece.group * p.geometry.elements + piece.batch * bias.batch_stride +
-                  piece.line * bias.line_stride + piece.head * bias.head_stride +
-                  piece.query * bias.query_stride + piece.key * bias.key_stride;
+  float* const to = p.result + piece.group * p.geometry.elements + piece.batch * bias.batch_stride +
+                    piece.line * bias.line_stride + piece.head * bias.head_stride +
+                    piece.query * bias.query_stride + piece.key * bias.key_stride;
   for (int i = thread_index(); i < kSize * kSize; i += threads) {
     const int query = i / kSize, key = i % kSize;
     if (query >= queries || key >= keys) continue;
@@ -102,9 +100,9 @@ VIT_DEVICE void write_piece(const BiasParameters<Sum>& p, const BiasPiece& piece
 }
 
 template <class T, int kHead>
-VIT_KERNEL(kGradientThreads, 2, bias_gradient_tensor, const BiasParameters<float> p) {
+VIT_KERNEL(kGradientThreads, 2, bias_gradient_tensor, const BiasParameters p) {
   using Shared = Tile<T, kGradientTokens, kHead>;
-  constexpr int kSteps = kGradientTokens / 16, kPitch = ScalarTile<float>::kPitch;
+  constexpr int kSteps = kGradientTokens / 16, kPitch = ScalarTile::kPitch;
   static_assert(5 * Shared::kBytes >= kGradientTokens * kPitch * int64_t{sizeof(float)});
   const AttentionGradientProblem& problem = p.problem;
   const AttentionShape& shape = problem.shape;
@@ -134,10 +132,9 @@ VIT_KERNEL(kGradientThreads, 2, bias_gradient_tensor, const BiasParameters<float
     rows.queries.load(tile(kQuery), rows.first);
     rows.queries.scale(p.scales.of_queries);
     rows.d_out.load(tile(3), rows.first);
-    rows.load_statistics(shape, statistics_of<float>(problem.statistics, shape, unit.index),
-                         unit.query, tile(4));
-    const TileBias<float> bias(problem, unit.line, unit.query, unit.key, kGradientTokens,
-                               kGradientTokens);
+    rows.load_statistics(shape, statistics_of(problem.statistics, shape, unit.index), unit.query,
+                         tile(4));
+    const TileBias bias(problem, unit.line, unit.query, unit.key, kGradientTokens, kGradientTokens);
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       if (16 * step >= bias.keys || rows.first >= bias.queries) break;
@@ -163,11 +160,9 @@ VIT_KERNEL(kGradientThreads, 2, bias_gradient_tensor, const BiasParameters<float
 }
 
 template <class T>
-VIT_KERNEL(kScalarThreads, 1, bias_gradient_scalar,
-           const BiasParameters<typename SumOf<T>::Type> p) {
-  using Sum = typename SumOf<T>::Type;
-  using Product = ScalarTile<Sum>;
-  Sum* const shared = reinterpret_cast<Sum*>(shared_memory());
+VIT_KERNEL(kScalarThreads, 1, bias_gradient_scalar, const BiasParameters p) {
+  using Product = ScalarTile;
+  float* const shared = reinterpret_cast<float*>(shared_memory());
   const BiasPiece piece(p.geometry);
   Product sums;
   sums.clear();
@@ -181,21 +176,20 @@ VIT_KERNEL(kScalarThreads, 1, bias_gradient_scalar,
       }
     }
   }
-  Sum* const shared_tile = shared + Product::kBytes / static_cast<int64_t>(sizeof(Sum));
+  float* const shared_tile = shared + Product::kBytes / static_cast<int64_t>(sizeof(float));
   share_tile(sums, shared_tile);
   write_piece(p, piece, shared_tile, kScalarThreads);
 }
 
 // Adds the groups; a thread computes one element.
-template <class Sum>
-VIT_KERNEL(kScalarThreads, 4, bias_gradient_sums, const BiasParameters<Sum> p) {
+VIT_KERNEL(kScalarThreads, 4, bias_gradient_sums, const BiasParameters p) {
   const int64_t i = block_index() * kScalarThreads + thread_index();
   if (i >= p.geometry.elements) return;
-  Sum sum = 0;
+  float sum = 0;
   for (int64_t group = 0; group < p.geometry.groups; ++group) {
     sum += p.result[group * p.geometry.elements + i];
   }
-  static_cast<Sum*>(p.problem.gradient)[i] = sum;
+  static_cast<float*>(p.problem.gradient)[i] = sum;
 }
 
 }  // namespace vit

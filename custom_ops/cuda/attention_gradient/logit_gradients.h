@@ -14,25 +14,22 @@ namespace vit {
 
 // LogitScales for gradients: with x = product * of_products (+ bias) - largest, the weight is
 // exp2(x * of_exponents - log2 of the sum).
-template <class Sum>
 struct GradientScales {
-  Sum of_queries, of_products, of_exponents;
+  float of_queries, of_products, of_exponents;
 };
-template <class Sum>
-GradientScales<Sum> gradient_scales(const AttentionProblem& problem) {
+inline GradientScales gradient_scales(const AttentionProblem& problem) {
   const LogitScales scales = logit_scales(problem);
-  return {static_cast<Sum>(scales.of_queries),
-          static_cast<Sum>(problem.bias.data ? scales.of_products : scales.of_largest),
-          static_cast<Sum>(scales.of_exponents / scales.of_largest)};
+  return {static_cast<float>(scales.of_queries),
+          static_cast<float>(problem.bias.data ? scales.of_products : scales.of_largest),
+          static_cast<float>(scales.of_exponents / scales.of_largest)};
 }
 
 // The arguments of the kernels of backward and of the gradient of the bias.
-template <class Sum>
 struct GradientParameters {
   AttentionGradientProblem problem;
-  GradientScales<Sum> scales;
-  Sum scale;   // of d_q and d_k
-  Sum* delta;  // scratch [lines, tokens]
+  GradientScales scales;
+  float scale;   // of d_q and d_k
+  float* delta;  // scratch [lines, tokens]
   int64_t qkv_stride, out_stride;  // elements between tokens of a line
   int queries;  // of a block that owns queries
   uint32_t query_tiles, key_tiles, chunks;
@@ -40,15 +37,14 @@ struct GradientParameters {
 };
 
 // The bias of a tile of logits, and how many queries and keys of the tile exist.
-template <class Sum>
 struct TileBias {
-  const Sum* data;  // the element of the first query and key of the tile; null without a bias
+  const float* data;  // the element of the first query and key of the tile; null without a bias
   int64_t query_stride, key_stride;
   int queries, keys;
 
   VIT_DEVICE_METHOD TileBias(const AttentionProblem& problem, const Line& line, int64_t query,
                              int64_t key, int most_queries, int most_keys)
-      : data(bias_of<Sum>(problem.bias, line)),
+      : data(bias_of(problem.bias, line)),
         query_stride(problem.bias.query_stride),
         key_stride(problem.bias.key_stride),
         queries(rows_from(problem.shape, query, most_queries)),
@@ -66,17 +62,16 @@ struct TileBias {
   }
   VIT_DEVICE_METHOD bool exists(int query, int key) const { return query < queries && key < keys; }
   // Only with a bias. 0 beyond the line.
-  VIT_DEVICE_METHOD Sum at(int query, int key) const {
-    return exists(query, key) ? data[query * query_stride + key * key_stride] : Sum{0};
+  VIT_DEVICE_METHOD float at(int query, int key) const {
+    return exists(query, key) ? data[query * query_stride + key * key_stride] : 0.0f;
   }
 };
 
 // The place of a logit in a tile, and the statistics of its query. A query without keys has the
 // logarithm +inf.
-template <class Sum>
 struct LogitPlace {
   int query, key;
-  Sum largest, log2_total, delta;
+  float largest, log2_total, delta;
 };
 
 // The operand a of products: the rows of a warp, 16 kTiles of them.
@@ -188,8 +183,8 @@ VIT_DEVICE void row_products(const RowOperand<T, kHead, kTiles>& a, const Tile<T
 // Replaces products q k^T by p, and products do v^T by ds. place(m, n, i) is the LogitPlace of an
 // element. `is_whole`: all queries and keys of the tile exist, and there is no bias.
 template <int kTiles, class Place>
-VIT_DEVICE void to_gradients(const GradientScales<float>& scales, const TileBias<float>& bias,
-                             bool is_whole, const Place& place, float (&p)[kTiles][2][4],
+VIT_DEVICE void to_gradients(const GradientScales& scales, const TileBias& bias, bool is_whole,
+                             const Place& place, float (&p)[kTiles][2][4],
                              float (&ds)[kTiles][2][4]) {
   const auto for_each = [](const auto& body) {
 #pragma unroll
@@ -203,7 +198,7 @@ VIT_DEVICE void to_gradients(const GradientScales<float>& scales, const TileBias
   };
   if (bias.data) {
     for_each([&](int m, int n, int i) {
-      const LogitPlace<float> at = place(m, n, i);
+      const LogitPlace at = place(m, n, i);
       const float logit = fused_product(p[m][n][i], scales.of_products, bias.at(at.query, at.key));
       p[m][n][i] = logit - at.largest;
     });
@@ -213,14 +208,14 @@ VIT_DEVICE void to_gradients(const GradientScales<float>& scales, const TileBias
     });
   }
   for_each([&](int m, int n, int i) {
-    const LogitPlace<float> at = place(m, n, i);
+    const LogitPlace at = place(m, n, i);
     p[m][n][i] = fast_power_of_two(p[m][n][i] * scales.of_exponents - at.log2_total);
     ds[m][n][i] = p[m][n][i] * (ds[m][n][i] - at.delta);
   });
   if (is_whole) return;
   for_each([&](int m, int n, int i) {
-    const LogitPlace<float> at = place(m, n, i);
-    if (bias.exists(at.query, at.key) && at.log2_total != infinity<float>()) return;
+    const LogitPlace at = place(m, n, i);
+    if (bias.exists(at.query, at.key) && at.log2_total != infinity()) return;
     p[m][n][i] = ds[m][n][i] = 0;
   });
 }
@@ -245,8 +240,8 @@ struct QueryRows {
         const int64_t query = token + first + 16 * m + lane_index() / 4 + 8 * i;
         const bool exists = query < shape.tokens;
         largest[m][i] = exists ? statistics[query] : 0;
-        log2_total[m][i] = exists ? statistics[shape.tokens + query] : infinity<float>();
-        if (log2_total[m][i] == infinity<float>()) delta[m][i] = 0;
+        log2_total[m][i] = exists ? statistics[shape.tokens + query] : infinity();
+        if (log2_total[m][i] == infinity()) delta[m][i] = 0;
       }
     }
   }
@@ -255,7 +250,7 @@ struct QueryRows {
   template <int kRows>
   VIT_DEVICE_METHOD void gradients(const Tile<T, kRows, kHead>& keys,
                                    const Tile<T, kRows, kHead>& values, int row,
-                                   const GradientScales<float>& scales, const TileBias<float>& bias,
+                                   const GradientScales& scales, const TileBias& bias,
                                    float (&p)[kTiles][2][4], float (&ds)[kTiles][2][4]) const {
     add_products(queries, keys, row, p);
     add_products(d_out, values, row, ds);
@@ -264,15 +259,13 @@ struct QueryRows {
     to_gradients<kTiles>(
         scales, bias, is_whole,
         [&](int m, int n, int i) {
-          return LogitPlace<float>{query + 16 * m + i / 2 * 8, key + 8 * n + i % 2,
-                                   largest[m][i / 2], log2_total[m][i / 2], delta[m][i / 2]};
+          return LogitPlace{query + 16 * m + i / 2 * 8, key + 8 * n + i % 2, largest[m][i / 2],
+                            log2_total[m][i / 2], delta[m][i / 2]};
         },
         p, ds);
   }
 
-  VIT_DEVICE_METHOD bool is_open(int m, int i) const {
-    return log2_total[m][i] != infinity<float>();
-  }
+  VIT_DEVICE_METHOD bool is_open(int m, int i) const { return log2_total[m][i] != infinity(); }
 };
 
 }  // namespace vit

@@ -87,9 +87,8 @@ VIT_KERNEL(kTensorThreads, 2, forward_on_tensor_cores, const ForwardParameters p
   sums.for_chunks(reinterpret_cast<float*>(memory), write);
 }
 
-template <class T>
 VIT_KERNEL(kScalarThreads, 2, forward_scalar, const ForwardParameters p) {
-  using Tile = ScalarTile<T>;
+  using Tile = ScalarTile;
   const PatchGrid& grid = p.grid;
   const TilePlace tile = place_of_block(p.plan, kScalarTile);
   int64_t* const table = reinterpret_cast<int64_t*>(shared_memory() + Tile::kBytes);
@@ -99,28 +98,28 @@ VIT_KERNEL(kScalarThreads, 2, forward_scalar, const ForwardParameters p) {
 
   Tile sums;
   sums.clear();
-  const T* kernel = static_cast<const T*>(p.problem.kernel) + tile.column;
+  const float* kernel = static_cast<const float*>(p.problem.kernel) + tile.column;
   const auto pixel = [&](int row, int64_t element) {
-    if (places.pixels[row] == kNoPlace) return T{0};
-    return rescaled_at<T>(p.pixels, places.pixels[row] + place_of_element(grid, element));
+    if (places.pixels[row] == kNoPlace) return 0.0f;
+    return rescaled_at(p.pixels, places.pixels[row] + place_of_element(grid, element));
   };
   const auto weight = [&](int64_t element, int column) {
-    return tile.column + column < grid.features ? kernel[element * grid.features + column] : T{0};
+    return tile.column + column < grid.features ? kernel[element * grid.features + column] : 0.0f;
   };
-  sums.template add_product<true, false>(grid.elements, pixel, weight,
-                                         reinterpret_cast<T*>(shared_memory()));
+  sums.add_product<true, false>(grid.elements, pixel, weight,
+                                reinterpret_cast<float*>(shared_memory()));
 
-  const T* bias = static_cast<const T*>(p.problem.bias);
-  const T* position = static_cast<const T*>(p.problem.position);
+  const float* bias = static_cast<const float*>(p.problem.bias);
+  const float* position = static_cast<const float*>(p.problem.position);
   for (int i = 0; i < Tile::kPerThread; ++i) {
     const int64_t token = places.tokens[Tile::row(i)];
     if (token == kNoPlace) continue;
-    T* tokens = static_cast<T*>(p.problem.tokens) + token;
+    float* tokens = static_cast<float*>(p.problem.tokens) + token;
     const int64_t in_table = places.positions[Tile::row(i)];
     for (int j = 0; j < Tile::kPerThread; ++j) {
       const int64_t column = tile.column + Tile::column(j);
       if (column >= grid.features) continue;
-      const T added = bias[column] + (position ? position[in_table + column] : T{0});
+      const float added = bias[column] + (position ? position[in_table + column] : 0.0f);
       tokens[column] = sums.sums[i][j] + added;
     }
   }
@@ -129,14 +128,13 @@ VIT_KERNEL(kScalarThreads, 2, forward_scalar, const ForwardParameters p) {
 // prefix + position, an element per thread.
 template <class T>
 VIT_KERNEL(kFlatThreads, 1, write_prefix, const ForwardParameters p) {
-  using Sum = typename SumOf<T>::Type;
   const int64_t size = p.grid.prefix * p.grid.features;
   const int64_t i = block_index() * kFlatThreads + thread_index(), image = i / size, at = i % size;
   if (image >= p.grid.batch) return;
-  Sum x = summand<Sum>(static_cast<const T*>(p.problem.prefix)[at]);
-  if (p.problem.position) x += summand<Sum>(static_cast<const T*>(p.problem.position)[at]);
+  float x = to_float(static_cast<const T*>(p.problem.prefix)[at]);
+  if (p.problem.position) x += to_float(static_cast<const T*>(p.problem.position)[at]);
   T* tokens = static_cast<T*>(p.problem.tokens);
-  tokens[image * p.grid.tokens * p.grid.features + at] = element<T>(x);
+  tokens[image * p.grid.tokens * p.grid.features + at] = rounded<T>(x);
 }
 
 template <class T>
@@ -147,7 +145,7 @@ CudaResult run(const ForwardParameters& p, const CudaExecution& execution) {
     if constexpr (sizeof(T) == 2) {
       result = launch(forward_on_tensor_cores<T>, p.plan.launch, p, execution);
     } else {
-      result = launch(forward_scalar<T>, p.plan.launch, p, execution);
+      result = launch(forward_scalar, p.plan.launch, p, execution);
     }
   }
   const int64_t in_prefix = grid.batch * grid.prefix * grid.features;
@@ -159,6 +157,7 @@ CudaResult run(const ForwardParameters& p, const CudaExecution& execution) {
 
 CudaResult patch_embed_forward(const PatchEmbedForwardProblem& problem,
                                const CudaExecution& execution) {
+  if (has_float64(problem)) return CudaResult::kNoKernel;
   const PatchShape& shape = problem.shape;
   if (shape.batch == 0 || shape.features == 0) return CudaResult::kOk;
   const PatchGrid grid = grid_of(shape);
@@ -176,8 +175,6 @@ CudaResult patch_embed_forward(const PatchEmbedForwardProblem& problem,
       return run<Bfloat16>(p, execution);
     case DType::kFloat16:
       return run<Float16>(p, execution);
-    case DType::kFloat64:
-      return run<double>(p, execution);
     default:
       return run<float>(p, execution);
   }

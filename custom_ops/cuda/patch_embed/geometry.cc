@@ -35,10 +35,10 @@ ProductPlan plan_product(const PatchGrid& grid, int64_t rows, int64_t columns, i
   plan.row_tiles = ceil_divide(rows, tile);
   plan.column_tiles = ceil_divide(columns, tile);
   plan.parts = 1;
-  const int64_t scalar_bytes = scalar_product_bytes(sum_bytes(type)) + 2 * kPatchRun * 8;
+  constexpr int64_t kScalarBytes = kScalarProductBytes + 2 * kPatchRun * 8;
   plan.launch = {plan.row_tiles * plan.column_tiles,
                  plan.on_tensor_cores ? kTensorThreads : kScalarThreads,
-                 plan.on_tensor_cores ? tensor_bytes : scalar_bytes};
+                 plan.on_tensor_cores ? tensor_bytes : kScalarBytes};
   set_depth(depth, grid, &plan);
   return plan;
 }
@@ -84,12 +84,12 @@ ProductPlan plan_kernel_gradient(const PatchGrid& grid, DType type) {
   plan.launch.blocks = tiles * plan.parts;
   set_depth(in_part * kPatchRun, grid, &plan);
   if (plan.parts > 1) {
-    plan.workspace_bytes = plan.parts * grid.elements * grid.features * sum_bytes(type);
+    plan.workspace_bytes = plan.parts * grid.elements * grid.features * kSumBytes;
   }
   return plan;
 }
 
-TablesPlan plan_tables(const PatchGrid& grid, DType type, bool prefix_only) {
+TablesPlan plan_tables(const PatchGrid& grid, bool prefix_only) {
   TablesPlan plan = {};
   plan.tokens = prefix_only ? grid.prefix : grid.tokens;
   if (grid.batch == 0 || plan.tokens == 0 || grid.features == 0) return plan;
@@ -97,7 +97,7 @@ TablesPlan plan_tables(const PatchGrid& grid, DType type, bool prefix_only) {
   const int64_t most = clamped(kWantedThreads / entries, 1, ceil_divide(grid.batch, kFewestImages));
   plan.part_images = ceil_divide(grid.batch, most);
   plan.parts = ceil_divide(grid.batch, plan.part_images);
-  plan.workspace_bytes = plan.parts * entries * sum_bytes(type);
+  plan.workspace_bytes = plan.parts * entries * kSumBytes;
   return plan;
 }
 
@@ -105,9 +105,9 @@ LaunchShape flat_launch(int64_t count) {
   return {ceil_divide(count, kFlatThreads), kFlatThreads, 0};
 }
 
-LaunchShape bias_launch(const PatchGrid& grid, DType type) {
+LaunchShape bias_launch(const PatchGrid& grid) {
   constexpr int kThreads = kBiasColumns * kBiasGroups;
-  return {ceil_divide(grid.features, kBiasColumns), kThreads, kThreads * sum_bytes(type)};
+  return {ceil_divide(grid.features, kBiasColumns), kThreads, kThreads * kSumBytes};
 }
 
 CopyPlan plan_copy(const PatchCopyProblem& problem) {
@@ -135,12 +135,15 @@ CopyPlan plan_copy(const PatchCopyProblem& problem) {
   return plan;
 }
 
+bool has_float64(const PatchEmbedProblem& problem) {
+  return problem.type == DType::kFloat64 || problem.image_type == DType::kFloat64;
+}
+
 bool begins_aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
 
 bool has_aligned_rows(int64_t columns, DType type) { return columns * size_of(type) % 16 == 0; }
 
 bool has_aligned_pixels(const PatchGrid& grid, DType image_type, const void* images) {
-  if (image_type == DType::kFloat64) return false;
   const uintptr_t bytes = image_type == DType::kUint8 ? 8 : 16;
   return grid.side % 8 == 0 && grid.line % 8 == 0 &&
          reinterpret_cast<uintptr_t>(images) % bytes == 0;

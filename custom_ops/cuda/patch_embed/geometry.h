@@ -59,13 +59,13 @@ struct TablesPlan {
   int64_t workspace_bytes;
 };
 
-TablesPlan plan_tables(const PatchGrid& grid, DType type, bool prefix_only);
+TablesPlan plan_tables(const PatchGrid& grid, bool prefix_only);
 
 // A thread for each of `count` elements.
 LaunchShape flat_launch(int64_t count);
 
 // Blocks of kBiasColumns features.
-LaunchShape bias_launch(const PatchGrid& grid, DType type);
+LaunchShape bias_launch(const PatchGrid& grid);
 
 // Copies of patches run in units of 1, 2, 4, 8 or 16 bytes; all lines begin at a multiple. The grid
 // counts units instead of elements. Blocks are numbered by image; images of more than kMostInImage
@@ -79,6 +79,9 @@ struct CopyPlan {
 
 CopyPlan plan_copy(const PatchCopyProblem& problem);
 
+// Whether a type is float64, for which there are no kernels.
+bool has_float64(const PatchEmbedProblem& problem);
+
 // Whether an array begins at a multiple of 16 bytes. Null does.
 bool begins_aligned(const void* data);
 
@@ -86,7 +89,7 @@ bool begins_aligned(const void* data);
 bool has_aligned_rows(int64_t columns, DType type);
 
 // Whether groups of 8 elements of patches are aligned in the images, so that kernels for tensor
-// cores move them as vectors. double is never.
+// cores move them as vectors.
 bool has_aligned_pixels(const PatchGrid& grid, DType image_type, const void* images);
 
 }  // namespace vit

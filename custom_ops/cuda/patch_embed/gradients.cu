@@ -23,6 +23,7 @@ CudaResult run(const PatchGradientParameters& p, const CudaExecution& execution)
 
 CudaResult patch_embed_backward(const PatchEmbedGradientProblem& problem,
                                 const CudaExecution& execution) {
+  if (has_float64(problem)) return CudaResult::kNoKernel;
   PatchGradientParameters p = {};
   p.problem = problem;
   p.grid = grid_of(problem.shape);
@@ -34,8 +35,6 @@ CudaResult patch_embed_backward(const PatchEmbedGradientProblem& problem,
       return run<Bfloat16>(p, execution);
     case DType::kFloat16:
       return run<Float16>(p, execution);
-    case DType::kFloat64:
-      return run<double>(p, execution);
     default:
       return run<float>(p, execution);
   }

@@ -84,9 +84,8 @@ VIT_KERNEL(kTensorThreads, 2, images_gradient_on_tensor_cores, const PatchGradie
   sums.for_chunks(reinterpret_cast<float*>(memory), write);
 }
 
-template <class T>
 VIT_KERNEL(kScalarThreads, 2, images_gradient_scalar, const PatchGradientParameters p) {
-  using Tile = ScalarTile<T>;
+  using Tile = ScalarTile;
   const PatchGrid& grid = p.grid;
   const TilePlace tile = place_of_block(p.plan, kScalarTile);
   int64_t* const table = reinterpret_cast<int64_t*>(shared_memory() + Tile::kBytes);
@@ -96,16 +95,16 @@ VIT_KERNEL(kScalarThreads, 2, images_gradient_scalar, const PatchGradientParamet
 
   Tile sums;
   sums.clear();
-  const T* d_tokens = static_cast<const T*>(p.problem.d_tokens);
-  const T* kernel = static_cast<const T*>(p.problem.kernel) + tile.column * grid.features;
+  const float* d_tokens = static_cast<const float*>(p.problem.d_tokens);
+  const float* kernel = static_cast<const float*>(p.problem.kernel) + tile.column * grid.features;
   const auto token = [&](int row, int64_t feature) {
-    return places.tokens[row] == kNoPlace ? T{0} : d_tokens[places.tokens[row] + feature];
+    return places.tokens[row] == kNoPlace ? 0.0f : d_tokens[places.tokens[row] + feature];
   };
   const auto weight = [&](int64_t feature, int column) {
-    return tile.column + column < grid.elements ? kernel[column * grid.features + feature] : T{0};
+    return tile.column + column < grid.elements ? kernel[column * grid.features + feature] : 0.0f;
   };
-  sums.template add_product<true, true>(grid.features, token, weight,
-                                        reinterpret_cast<T*>(shared_memory()));
+  sums.add_product<true, true>(grid.features, token, weight,
+                               reinterpret_cast<float*>(shared_memory()));
 
   with_type(p.problem.image_type, [&](auto* type) {
     using Pixel = std::remove_cv_t<std::remove_pointer_t<decltype(type)>>;
@@ -137,8 +136,7 @@ VIT_KERNEL(kFlatThreads, 1, clear_left_over_pixels, const PatchGradientParameter
   if constexpr (kBytes == 2) {
     *reinterpret_cast<uint16_t*>(pixel) = 0;
   } else {
-    const uint32_t zeros[2] = {};
-    store_words<kBytes / 4>(pixel, zeros);
+    *reinterpret_cast<uint32_t*>(pixel) = 0;
   }
 }
 
@@ -149,14 +147,9 @@ inline CudaResult clear_left_over(const PatchGradientParameters& p,
     return CudaResult::kOk;
   }
   const LaunchShape shape = flat_launch(grid.batch * grid.image);
-  switch (size_of(p.problem.image_type)) {
-    case 2:
-      return launch(clear_left_over_pixels<2>, shape, p, execution);
-    case 4:
-      return launch(clear_left_over_pixels<4>, shape, p, execution);
-    default:
-      return launch(clear_left_over_pixels<8>, shape, p, execution);
-  }
+  return size_of(p.problem.image_type) == 2
+             ? launch(clear_left_over_pixels<2>, shape, p, execution)
+             : launch(clear_left_over_pixels<4>, shape, p, execution);
 }
 
 template <class T>
@@ -170,7 +163,7 @@ CudaResult images_gradient(PatchGradientParameters p, const CudaExecution& execu
     if constexpr (sizeof(T) == 2) {
       result = launch(images_gradient_on_tensor_cores<T>, p.plan.launch, p, execution);
     } else {
-      result = launch(images_gradient_scalar<T>, p.plan.launch, p, execution);
+      result = launch(images_gradient_scalar, p.plan.launch, p, execution);
     }
     if (result != CudaResult::kOk) return result;
   }

@@ -62,12 +62,12 @@ struct KernelGradientOperands {
 };
 
 // The sums of a part go to the workspace [parts, elements, features], or to d_kernel.
-template <class T, class Sum>
-VIT_DEVICE void write_sum(const PatchGradientParameters& p, int64_t part, int64_t at, Sum sum) {
+template <class T>
+VIT_DEVICE void write_sum(const PatchGradientParameters& p, int64_t part, int64_t at, float sum) {
   if (p.workspace) {
-    static_cast<Sum*>(p.workspace)[part * p.grid.elements * p.grid.features + at] = sum;
+    static_cast<float*>(p.workspace)[part * p.grid.elements * p.grid.features + at] = sum;
   } else {
-    static_cast<T*>(p.problem.d_kernel)[at] = element<T>(sum);
+    static_cast<T*>(p.problem.d_kernel)[at] = rounded<T>(sum);
   }
 }
 
@@ -118,9 +118,8 @@ VIT_KERNEL(kTensorThreads, 2, kernel_gradient_on_tensor_cores, const PatchGradie
   sums.for_chunks(reinterpret_cast<float*>(memory), write);
 }
 
-template <class T>
 VIT_KERNEL(kScalarThreads, 2, kernel_gradient_scalar, const PatchGradientParameters p) {
-  using Tile = ScalarTile<T>;
+  using Tile = ScalarTile;
   static_assert(kPatchRun <= kScalarThreads);
   const PatchGrid& grid = p.grid;
   const TilePlace tile = place_of_block(p.plan, kScalarTile);
@@ -131,27 +130,26 @@ VIT_KERNEL(kScalarThreads, 2, kernel_gradient_scalar, const PatchGradientParamet
 
   Tile sums;
   sums.clear();
-  const T* d_tokens = static_cast<const T*>(p.problem.d_tokens) + tile.column;
+  const float* d_tokens = static_cast<const float*>(p.problem.d_tokens) + tile.column;
   const auto pixel = [&](int row, int64_t patch) {
-    if (tile.row + row >= grid.elements) return T{0};
-    return rescaled_at<T>(p.pixels, places.pixels[patch] + place_of_element(grid, tile.row + row));
+    if (tile.row + row >= grid.elements) return 0.0f;
+    return rescaled_at(p.pixels, places.pixels[patch] + place_of_element(grid, tile.row + row));
   };
   const auto token = [&](int64_t patch, int column) {
-    return tile.column + column < grid.features ? d_tokens[places.tokens[patch] + column] : T{0};
+    return tile.column + column < grid.features ? d_tokens[places.tokens[patch] + column] : 0.0f;
   };
   for (int64_t done = 0; done < patches; done += kPatchRun) {
     put_places(grid, first_patch, done, patches, kPatchRun, places);
     sync_block();
     const int64_t count = patches - done < kPatchRun ? patches - done : kPatchRun;
-    sums.template add_product<false, false>(count, pixel, token,
-                                            reinterpret_cast<T*>(shared_memory()));
+    sums.add_product<false, false>(count, pixel, token, reinterpret_cast<float*>(shared_memory()));
   }
   for (int i = 0; i < Tile::kPerThread; ++i) {
     const int64_t row = tile.row + Tile::row(i);
     for (int j = 0; j < Tile::kPerThread; ++j) {
       const int64_t column = tile.column + Tile::column(j);
       if (row >= grid.elements || column >= grid.features) continue;
-      write_sum<T>(p, tile.part, row * grid.features + column, sums.sums[i][j]);
+      write_sum<float>(p, tile.part, row * grid.features + column, sums.sums[i][j]);
     }
   }
 }
@@ -159,14 +157,13 @@ VIT_KERNEL(kScalarThreads, 2, kernel_gradient_scalar, const PatchGradientParamet
 // Adds the parts in order; a thread for each element of the kernel.
 template <class T>
 VIT_KERNEL(kFlatThreads, 1, add_kernel_parts, const PatchGradientParameters p) {
-  using Sum = typename SumOf<T>::Type;
   const int64_t i = block_index() * kFlatThreads + thread_index();
   const int64_t count = p.grid.elements * p.grid.features;
   if (i >= count) return;
-  const Sum* sums = static_cast<const Sum*>(p.workspace) + i;
-  Sum sum = 0;
+  const float* sums = static_cast<const float*>(p.workspace) + i;
+  float sum = 0;
   for (int64_t part = 0; part < p.plan.parts; ++part) sum += sums[part * count];
-  static_cast<T*>(p.problem.d_kernel)[i] = element<T>(sum);
+  static_cast<T*>(p.problem.d_kernel)[i] = rounded<T>(sum);
 }
 
 template <class T>
@@ -188,7 +185,7 @@ CudaResult kernel_gradient(PatchGradientParameters p, const CudaExecution& execu
   if constexpr (sizeof(T) == 2) {
     result = launch(kernel_gradient_on_tensor_cores<T>, p.plan.launch, p, execution);
   } else {
-    result = launch(kernel_gradient_scalar<T>, p.plan.launch, p, execution);
+    result = launch(kernel_gradient_scalar, p.plan.launch, p, execution);
   }
   if (result != CudaResult::kOk || !p.workspace) return result;
   return launch(add_kernel_parts<T>, flat_launch(grid.elements * grid.features), p, execution);

@@ -38,9 +38,7 @@ struct PixelStage {
   template <class Pixel>
   VIT_DEVICE_METHOD void load_as(const Pixel* images, const int64_t* places, int64_t first,
                                  int half) {
-    if constexpr (sizeof(Pixel) <= 4) {
-      if (pixels.is_aligned) return load_vector(images, places, first, half);
-    }
+    if (pixels.is_aligned) return load_vector(images, places, first, half);
     const int64_t element = first + thread_index() % kColumns;
     if (element >= grid.elements) return;
     images += place_of_element(grid, element);
@@ -49,11 +47,7 @@ struct PixelStage {
       const int64_t place = places[row_of(i, half)];
       if (place == kNoPlace) continue;
       valid |= 1u << i;
-      if constexpr (sizeof(Pixel) <= 4) {
-        words[i] = bits_of_number(images[place]);
-      } else {
-        words[i] = bits_of_number(rescaled<float>(pixels, images[place]));
-      }
+      words[i] = bits_of_number(images[place]);
     }
   }
 
@@ -75,19 +69,11 @@ struct PixelStage {
   template <class Pixel>
   VIT_DEVICE_METHOD void store_as(const Pixel*, const Tile<T, kRows, kColumns>& tile,
                                   int half) const {
-    if constexpr (sizeof(Pixel) <= 4) {
-      if (pixels.is_aligned) return store_vector<Pixel>(tile, half);
-    }
+    if (pixels.is_aligned) return store_vector<Pixel>(tile, half);
 #pragma unroll
     for (int i = 0; i < kChunk; ++i) {
       float pixel = 0;
-      if (valid >> i & 1) {
-        if constexpr (sizeof(Pixel) <= 4) {
-          pixel = rescaled<float>(pixels, number_of_bits<Pixel>(words[i]));
-        } else {
-          pixel = number_of_bits<float>(words[i]);
-        }
-      }
+      if (valid >> i & 1) pixel = rescaled(pixels, number_of_bits<Pixel>(words[i]));
       *tile.at(row_of(i, half), thread_index() % kColumns) = rounded<T>(pixel);
     }
   }
@@ -98,7 +84,7 @@ struct PixelStage {
     if (valid) {
 #pragma unroll
       for (int k = 0; k < kChunk; ++k) {
-        numbers[k] = rescaled<float>(pixels, number_of_words<Pixel>(words, k));
+        numbers[k] = rescaled(pixels, number_of_words<Pixel>(words, k));
       }
     }
     uint32_t pairs[kChunk / 2];

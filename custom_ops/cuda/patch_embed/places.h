@@ -85,12 +85,9 @@ VIT_DEVICE auto with_type(DType type, const Visit& visit) {
       return visit(static_cast<const Bfloat16*>(nullptr));
     case DType::kFloat16:
       return visit(static_cast<const Float16*>(nullptr));
-    case DType::kFloat64:
-      return visit(static_cast<const double*>(nullptr));
-    case DType::kFloat32:
-      break;
+    default:
+      return visit(static_cast<const float*>(nullptr));
   }
-  return visit(static_cast<const float*>(nullptr));
 }
 
 // The images that are read. They are in the parameters of kernels, so none of it needs registers.
@@ -98,46 +95,31 @@ struct Pixels {
   DType type;
   bool is_aligned;  // see has_aligned_pixels
   const void* images;
-  double scale, offset;
-  float float_scale, float_offset;
+  float scale, offset;
 };
 
 inline Pixels pixels_of(const PatchEmbedProblem& problem, const PatchGrid& grid) {
-  return {problem.image_type,
-          has_aligned_pixels(grid, problem.image_type, problem.images),
-          problem.images,
-          problem.scale,
-          problem.offset,
-          static_cast<float>(problem.scale),
-          static_cast<float>(problem.offset)};
+  return {problem.image_type, has_aligned_pixels(grid, problem.image_type, problem.images),
+          problem.images, static_cast<float>(problem.scale), static_cast<float>(problem.offset)};
 }
 
-// A pixel image * scale + offset, in double if either type is.
-template <class Sum, class Pixel>
-VIT_DEVICE Sum rescaled(const Pixels& pixels, Pixel pixel) {
-  if constexpr (sizeof(Sum) == 8 || sizeof(Pixel) == 8) {
-    return static_cast<Sum>(rounded_product(to_double(pixel), pixels.scale) + pixels.offset);
-  } else {
-    return rounded_product(to_float(pixel), pixels.float_scale) + pixels.float_offset;
-  }
+// A pixel image * scale + offset.
+template <class Pixel>
+VIT_DEVICE float rescaled(const Pixels& pixels, Pixel pixel) {
+  return rounded_product(to_float(pixel), pixels.scale) + pixels.offset;
 }
 
 // The rescaled pixel at a place.
-template <class Sum>
-VIT_DEVICE Sum rescaled_at(const Pixels& pixels, int64_t place) {
+VIT_DEVICE float rescaled_at(const Pixels& pixels, int64_t place) {
   return with_type(pixels.type, [&](auto* type) {
-    return rescaled<Sum>(pixels, static_cast<decltype(type)>(pixels.images)[place]);
+    return rescaled(pixels, static_cast<decltype(type)>(pixels.images)[place]);
   });
 }
 
 // The gradient of a pixel for that of the rescaled pixel.
-template <class Pixel, class Sum>
-VIT_DEVICE Pixel pixel_gradient(Sum sum, double scale) {
-  if constexpr (sizeof(Sum) == 8 || sizeof(Pixel) == 8) {
-    return element<Pixel>(static_cast<double>(sum) * scale);
-  } else {
-    return element<Pixel>(sum * static_cast<float>(scale));
-  }
+template <class Pixel>
+VIT_DEVICE Pixel pixel_gradient(float sum, double scale) {
+  return rounded<Pixel>(sum * static_cast<float>(scale));
 }
 
 // The tile of a block, and the part of the sum.

@@ -1,4 +1,4 @@
-"""Prints the GPUs of the libraries, and the devices that each op is registered for."""
+"""Prints the GPUs of the libraries, and where each op is registered, also with float64."""
 
 import json
 
@@ -11,6 +11,16 @@ import custom_ops
 def devices(op):
     found = kernels.get_registered_kernels_for_op(op).kernel
     return sorted({kernel.device_type for kernel in found})
+
+
+def devices_of_float64(op):
+    found = kernels.get_registered_kernels_for_op(op).kernel
+    return sorted({kernel.device_type for kernel in found if takes_float64(kernel)})
+
+
+def takes_float64(kernel):
+    allowed = {c.name: c.allowed_values.list.type for c in kernel.constraint}
+    return all(tf.float64.as_datatype_enum in types for types in allowed.values())
 
 
 qkv = tf.random.normal([2, 5, 12])
@@ -32,4 +42,12 @@ names = (
     "VitExtractPatchesGrad",
     "VitEncoder",
 )
-print(json.dumps([report["cuda_archs"], {name: devices(name) for name in names}]))
+print(
+    json.dumps(
+        [
+            report["cuda_archs"],
+            {name: devices(name) for name in names},
+            {name: devices_of_float64(name) for name in names},
+        ]
+    )
+)

@@ -11,7 +11,8 @@ import pytest
 import tensorflow as tf
 
 import custom_ops
-from custom_ops import build_plan, loader
+from custom_ops import loader
+from custom_ops.building import build_plan
 from pipelines.installation import checks, examination
 from pipelines.stored_models import model_source
 from tests.pipelines.process import run_command

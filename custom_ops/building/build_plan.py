@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 
-PACKAGE = pathlib.Path(__file__).resolve().parent
+PACKAGE = pathlib.Path(__file__).resolve().parent.parent
 
 # The lists of `sources.bzl` that name source files, each with the lists of the headers that they
 # read. CC_HEADERS, which is not in that file, is the part of HEADERS in cc/.
@@ -96,8 +96,8 @@ def headers_of(source):
 
 
 def source_hash():
-    """Hash of `sources.bzl` and all `source_files`; part of the stamp of the libraries."""
-    files = ["sources.bzl", *source_files()]
+    """Hash of `sources.bzl` and all that it names; part of the stamp of the libraries."""
+    files = ["sources.bzl", sources()["EXPORTS"], *source_files()]
     return hashlib.sha256(b"".join((PACKAGE / file).read_bytes() for file in files)).hexdigest()
 
 
@@ -275,7 +275,7 @@ def probe(python=sys.executable):
 def _ask(python, environment):
     # -P keeps the script's folder off sys.path, so that its files do not shadow packages.
     done = subprocess.run(
-        [python, "-P", str(PACKAGE / "probe.py")],
+        [python, "-P", str(pathlib.Path(__file__).with_name("probe.py"))],
         env=environment,
         capture_output=True,
         text=True,
