@@ -214,11 +214,15 @@ inline CudaResult forgotten(cudaError_t error) {
   return static_cast<CudaResult>(error);
 }
 
-// Starts a kernel on the stream. kTooLarge: no GPU can launch so many blocks.
+// Starts a kernel on the stream. kTooLarge: no GPU can launch so many blocks, or this one has not
+// so much shared memory.
 template <class Parameters>
 CudaResult launch(void (*kernel)(Parameters), const LaunchShape& shape,
                   const Parameters& parameters, const CudaExecution& execution) {
-  if (!is_launchable(shape)) return CudaResult::kTooLarge;
+  int64_t most_shared;
+  const CudaResult result = most_shared_bytes(&most_shared);
+  if (result != CudaResult::kOk) return result;
+  if (!is_launchable(shape, most_shared)) return CudaResult::kTooLarge;
   constexpr int64_t kWithoutAttribute = 48 * 1024;
   if (shape.shared_bytes > kWithoutAttribute) {
     const cudaError_t error = cudaFuncSetAttribute(

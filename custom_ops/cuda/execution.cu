@@ -3,6 +3,8 @@
 #include <cuda_runtime_api.h>
 #include <stdio.h>
 
+#include <atomic>
+
 namespace vit {
 namespace {
 
@@ -55,6 +57,21 @@ CurrentDevice::CurrentDevice(const void* data) {
 
 CurrentDevice::~CurrentDevice() {
   if (before_ >= 0) cudaSetDevice(before_);
+}
+
+CudaResult most_shared_bytes(int64_t* bytes) {
+  constexpr int kDevices = 64;
+  static std::atomic<int> known[kDevices] = {};  // 0: not asked yet
+  int device = 0, found = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess && device < kDevices) found = known[device];
+  if (error == cudaSuccess && found == 0) {
+    error = cudaDeviceGetAttribute(&found, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    if (error == cudaSuccess && device < kDevices) known[device] = found;
+  }
+  if (error != cudaSuccess) cudaGetLastError();  // the next call of another would report it
+  *bytes = found;
+  return static_cast<CudaResult>(error);
 }
 
 CudaResult set_to_zero(void* data, int64_t bytes, const CudaExecution& execution) {

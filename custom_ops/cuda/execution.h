@@ -43,6 +43,10 @@ class CurrentDevice {
   CudaResult result_ = CudaResult::kOk;
 };
 
+// The most bytes of shared memory that a block on the current GPU of the thread may have. CUDA is
+// asked once for each GPU.
+CudaResult most_shared_bytes(int64_t* bytes);
+
 // Writes zeros to memory of the GPU.
 CudaResult set_to_zero(void* data, int64_t bytes, const CudaExecution& execution);
 

@@ -8,10 +8,10 @@
 
 namespace vit {
 
-// What every GPU from sm_80 on can launch.
+// What every GPU from sm_80 on can launch. How much shared memory a block may have depends on the
+// GPU: most_shared_bytes in execution.h.
 constexpr int64_t kMaxBlocks = 0x7fffffff;
 constexpr int kMaxThreads = 1024;
-constexpr int64_t kMaxSharedBytes = 99 * 1024;  // sm_86, sm_89 and sm_120 have the least
 
 // Blocks are numbered along one dimension, whose limit is far above those of the other two.
 struct LaunchShape {
@@ -20,11 +20,12 @@ struct LaunchShape {
   int64_t shared_bytes;  // dynamic shared memory per block
 };
 
-// Whether a GPU can run it. Work that is too large for one launch does not fit its memory.
-constexpr bool is_launchable(const LaunchShape& shape) {
+// Whether a GPU can run it whose blocks may have so many bytes of shared memory. Work that is too
+// large for one launch does not fit the memory of a GPU.
+constexpr bool is_launchable(const LaunchShape& shape, int64_t most_shared) {
   return shape.blocks > 0 && shape.blocks <= kMaxBlocks && shape.threads > 0 &&
          shape.threads <= kMaxThreads && shape.threads % 32 == 0 && shape.shared_bytes >= 0 &&
-         shape.shared_bytes <= kMaxSharedBytes;
+         shape.shared_bytes <= most_shared;
 }
 
 constexpr int64_t ceil_divide(int64_t a, int64_t b) { return a / b + (a % b != 0); }

@@ -9,12 +9,20 @@ namespace {
 using namespace vit_test;
 using vit::DType;
 
-void expect_forward_geometry(DType type, const vit::AttentionShape& shape) {
-  testing("geometry: %s, %lld tokens, heads of %lld", name(type), number(shape.tokens),
-          number(shape.head_size));
-  const vit::ForwardGeometry g = vit::forward_geometry(type, shape);
+// What a block may have on some GPUs: on none of today, sm_86, sm_80, sm_90.
+constexpr int64_t kMostShared[] = {48 << 10, 99 << 10, 163 << 10, 227 << 10};
+
+// Whether heads of this size fit tensor cores.
+bool fits_tensor_cores(DType type, int64_t size, int64_t most_shared) {
+  return vit::size_of(type) == 2 && size <= (most_shared < 99 << 10 ? 64 : 128);
+}
+
+void expect_forward_geometry(DType type, const vit::AttentionShape& shape, int64_t most_shared) {
+  testing("geometry: %s, %lld tokens, heads of %lld, shared memory of %lld bytes", name(type),
+          number(shape.tokens), number(shape.head_size), number(most_shared));
+  const vit::ForwardGeometry g = vit::forward_geometry(type, shape, most_shared);
   const int64_t lines = shape.batch * shape.lines * shape.heads;
-  EXPECT(vit::is_launchable(g.launch), "%lld blocks of %d threads with %lld bytes",
+  EXPECT(vit::is_launchable(g.launch, most_shared), "%lld blocks of %d threads with %lld bytes",
          number(g.launch.blocks), g.launch.threads, number(g.launch.shared_bytes));
   EXPECT(g.launch.blocks == lines * g.query_tiles * g.chunks, "%lld blocks",
          number(g.launch.blocks));
@@ -22,7 +30,7 @@ void expect_forward_geometry(DType type, const vit::AttentionShape& shape) {
       g.query_tiles * g.queries >= shape.tokens && (g.query_tiles - 1) * g.queries < shape.tokens,
       "%lld tiles of %d queries", number(g.query_tiles), g.queries);
   const bool is_tensor = g.path == vit::AttentionPath::kTensor;
-  EXPECT(is_tensor == (vit::size_of(type) == 2 && shape.head_size <= 128), "the wrong path");
+  EXPECT(is_tensor == fits_tensor_cores(type, shape.head_size, most_shared), "the wrong path");
   if (is_tensor) {
     const int per_warp = shape.head_size > 80 ? 16 : 32;
     EXPECT(g.queries == g.launch.threads / 32 * per_warp && g.queries <= 128, "%d queries",
@@ -42,12 +50,14 @@ void expect_forward_geometry(DType type, const vit::AttentionShape& shape) {
   taps.type = type;
   taps.shape = shape;
   taps.class_row = &taps;
-  const vit::TapsGeometry row = vit::taps_geometry(taps);
+  const vit::TapsGeometry row = vit::taps_geometry(taps, most_shared);
   EXPECT(row.launch.blocks == lines && row.sum_bytes == 0 && row.sums.blocks == 0,
          "%lld blocks for the class row", number(row.launch.blocks));
   taps.entropy = &taps;
-  const vit::TapsGeometry t = vit::taps_geometry(taps);
-  EXPECT(vit::is_launchable(t.launch) && vit::is_launchable(t.sums), "taps cannot be launched");
+  const vit::TapsGeometry t = vit::taps_geometry(taps, most_shared);
+  EXPECT(vit::is_launchable(t.launch, most_shared) && vit::is_launchable(t.sums, most_shared),
+         "taps cannot be launched");
+  EXPECT(t.path == g.path, "taps take another path");
   EXPECT(t.launch.blocks == lines * ((shape.tokens + 63) / 64), "%lld blocks",
          number(t.launch.blocks));
   EXPECT(t.sum_bytes == t.launch.blocks * 2 * 4, "%lld bytes", number(t.sum_bytes));
@@ -57,13 +67,17 @@ void test_forward_geometry() {
   for (DType type : Gpu::kTypes) {
     for (int64_t size : {1, 3, 16, 63, 64, 65, 72, 80, 81, 96, 128, 129, 192, 256, 512}) {
       for (int64_t tokens = 1; tokens <= 4096; tokens += tokens < 300 ? 1 : 61) {
-        expect_forward_geometry(type, vit::sequence_shape(3, tokens, 2, size));
+        expect_forward_geometry(type, vit::sequence_shape(3, tokens, 2, size),
+                                kMostShared[tokens % 4]);
       }
     }
     // More blocks than the second and third dimension of a launch could have, and too many.
-    expect_forward_geometry(type, vit::sequence_shape(1 << 16, 50, 12, 64));
+    for (int64_t most_shared : kMostShared) {
+      expect_forward_geometry(type, vit::sequence_shape(1 << 16, 50, 12, 64), most_shared);
+    }
     const vit::AttentionShape large = vit::sequence_shape(1 << 28, 197, 12, 64);
-    EXPECT(!vit::is_launchable(vit::forward_geometry(type, large).launch), "it is too large");
+    const vit::ForwardGeometry g = vit::forward_geometry(type, large, kLeastSharedBytes);
+    EXPECT(!vit::is_launchable(g.launch, kLeastSharedBytes), "it is too large");
     const vit::AttentionForwardProblem problem = {{type, large, 1, nullptr, {}}, nullptr, nullptr};
     EXPECT(vit::attention_forward(problem, execution(Gpu())) == vit::CudaResult::kTooLarge,
            "a launch that is too large is not refused");
@@ -82,7 +96,8 @@ void test_logit_scales() {
           vit::AttentionProblem problem = {
               type, vit::sequence_shape(1, 1, 1, size), scale, nullptr, {}};
           if (has_bias) problem.bias.data = &data;
-          const vit::LogitScales s = vit::logit_scales(problem);
+          const auto path = vit::attention_path(type, size, kLeastSharedBytes);
+          const vit::LogitScales s = vit::logit_scales(problem, path);
           const double log2e = 1 / log(2.0);
           EXPECT(s.of_queries * s.of_products == scale, "the product is %g",
                  s.of_queries * s.of_products);
@@ -97,8 +112,8 @@ void test_logit_scales() {
   }
 }
 
-void expect_launchable(const vit::LaunchShape& shape) {
-  EXPECT(shape.blocks == 0 || vit::is_launchable(shape),
+void expect_launchable(const vit::LaunchShape& shape, int64_t most_shared) {
+  EXPECT(shape.blocks == 0 || vit::is_launchable(shape, most_shared),
          "%lld blocks of %d threads with %lld bytes", number(shape.blocks), shape.threads,
          number(shape.shared_bytes));
 }
@@ -111,10 +126,14 @@ void test_gradient_geometry() {
         const vit::AttentionShape shape = vit::sequence_shape(3, tokens, 2, size);
         testing("geometry: %s, %lld tokens, heads of %lld", name(type), number(tokens),
                 number(size));
-        const vit::BackwardGeometry g = vit::backward_geometry(type, shape);
-        EXPECT(vit::is_launchable(g) && !vit::is_empty(g), "it cannot be launched");
+        const int64_t most_shared = kMostShared[tokens % 4];
+        const vit::BackwardGeometry g = vit::backward_geometry(type, shape, most_shared);
+        EXPECT(vit::is_launchable(g, most_shared) && !vit::is_empty(g), "it cannot be launched");
+        EXPECT(
+            (g.path == vit::AttentionPath::kTensor) == fits_tensor_cores(type, size, most_shared),
+            "the wrong path");
         for (const auto& launch : {g.delta, g.d_queries, g.d_keys, g.short_lines}) {
-          expect_launchable(launch);
+          expect_launchable(launch, most_shared);
         }
         const bool is_short = g.short_lines.blocks > 0;
         EXPECT(!is_short || g.short_lines.threads == (tokens > 16 ? 128 : 32), "%d threads",
@@ -142,13 +161,19 @@ void test_bias_geometry() {
       for (int64_t batch : {1, 5, 4096}) {
         for (int mask = 0; mask < 32; ++mask) {
           AttentionCase problem = {
-              type, vit::sequence_shape(batch, tokens, 12, 64), 0, 0, {}, {}, {}, {}};
+              type, vit::sequence_shape(batch, tokens, 12, mask % 8 < 4 ? 64 : 128),
+              0,    0,
+              {},   {},
+              {},   {}};
           const vit::AttentionBias bias = {nullptr,       mask >> 4 & 1, mask >> 3 & 1,
                                            mask >> 2 & 1, mask >> 1 & 1, mask & 1};
           testing("geometry of a bias: %s, batch %lld, %lld tokens, dimensions %d", name(type),
                   number(batch), number(tokens), mask);
-          const vit::BiasGeometry g = vit::bias_geometry(type, problem.shape, bias);
-          for (const auto& launch : {g.delta, g.logits, g.sums}) expect_launchable(launch);
+          const int64_t most_shared = kMostShared[mask % 4];
+          const vit::BiasGeometry g = vit::bias_geometry(type, problem.shape, bias, most_shared);
+          for (const auto& launch : {g.delta, g.logits, g.sums}) {
+            expect_launchable(launch, most_shared);
+          }
           const int64_t elements = (mask & 16 ? batch : 1) * (mask & 4 ? 12 : 1) *
                                    (mask & 2 ? tokens : 1) * (mask & 1 ? tokens : 1);
           EXPECT(g.elements == elements, "%lld elements", number(g.elements));
@@ -167,12 +192,30 @@ void test_bias_geometry() {
   }
 }
 
+// A GPU that has too little for any kernel gets none.
+void test_too_little_shared_memory() {
+  testing("too little shared memory");
+  Random random(6);
+  AttentionCase problem = make(random, DType::kBfloat16, vit::sequence_shape(1, 5, 1, 8));
+  shape_bias(problem, 0);
+  AttentionRun run(problem, 0);
+  const Gpu gpu;
+  set_most_shared_bytes(1024);
+  EXPECT(run.forward(gpu) == vit::CudaResult::kTooLarge, "forward starts");
+  EXPECT(run.backward(gpu) == vit::CudaResult::kTooLarge, "backward starts");
+  EXPECT(run.bias_gradient(gpu) == vit::CudaResult::kTooLarge, "the gradient of the bias starts");
+  EXPECT(run.taps(gpu) == vit::CudaResult::kTooLarge, "taps start");
+  set_most_shared_bytes(kLeastSharedBytes);
+  run.expect_intact();
+}
+
 // Problems beyond the limits of a launch are refused; sizes do not overflow before.
 void test_bounds() {
   testing("bounds");
   const auto backward = [](DType type, int64_t batch, int64_t tokens, int64_t size) {
     const vit::AttentionShape shape = vit::sequence_shape(batch, tokens, 1, size);
-    return vit::is_launchable(vit::backward_geometry(type, shape));
+    return vit::is_launchable(vit::backward_geometry(type, shape, kLeastSharedBytes),
+                              kLeastSharedBytes);
   };
   const int64_t many = int64_t{1} << 31;
   EXPECT(backward(DType::kBfloat16, many - 1, 50, 64), "2^31 - 1 lines do not fit");
@@ -181,8 +224,12 @@ void test_bounds() {
   EXPECT(!backward(DType::kFloat32, int64_t{1} << 40, 1, 1), "2^40 lines fit");
   const vit::AttentionShape shape = vit::sequence_shape(int64_t{1} << 40, 1, 1, 8);
   const vit::AttentionBias whole = {nullptr, 1, 0, 0, 0, 0}, one = {nullptr, 0, 0, 0, 0, 0};
-  EXPECT(!vit::is_launchable(vit::bias_geometry(DType::kBfloat16, shape, whole)), "2^40 parts fit");
-  EXPECT(vit::is_launchable(vit::bias_geometry(DType::kBfloat16, shape, one)), "one part does not");
+  const auto fits = [&](const vit::AttentionBias& bias) {
+    const auto g = vit::bias_geometry(DType::kBfloat16, shape, bias, kLeastSharedBytes);
+    return vit::is_launchable(g, kLeastSharedBytes);
+  };
+  EXPECT(!fits(whole), "2^40 parts fit");
+  EXPECT(fits(one), "one part does not");
 }
 
 // Any set of outputs, and no scratch memory.
@@ -274,5 +321,6 @@ int main() {
   test_gradient_geometry();
   test_bias_geometry();
   test_bounds();
+  test_too_little_shared_memory();
   return finish();
 }

@@ -18,7 +18,8 @@ void test_sizes() {
       ++turn;
       for (DType type : Gpu::kTypes) {
         ++seed;
-        const bool is_tensor = vit::attention_path(type, size) == vit::AttentionPath::kTensor;
+        const bool is_tensor =
+            vit::attention_path(type, size, kLeastSharedBytes) == vit::AttentionPath::kTensor;
         const bool is_large = tokens * size > 800, is_half = type == DType::kFloat16;
         if (tokens > 65 && size % 16 && size != 72) continue;
         const int pick = turn + turn / 6;
@@ -82,11 +83,33 @@ void test_bias_of_long_lines() {
   }
 }
 
+// Kernels that fit less shared memory than a GPU of today has, and one that has more.
+void test_shared_memory() {
+  int turn = 0;
+  for (int64_t bytes : {48 << 10, 227 << 10}) {
+    set_most_shared_bytes(bytes);
+    for (DType type : {DType::kBfloat16, DType::kFloat16}) {
+      for (int64_t size : {64, 80, 128}) {
+        Random random(static_cast<uint64_t>(++turn));
+        AttentionCase problem = make(random, type, vit::sequence_shape(1, 17, 1, size));
+        if (turn % 2) {
+          shape_bias(problem, 3);
+          fill_bias(random, problem);
+        }
+        set_grid(problem, 4);
+        compare<Gpu>(problem, "shared memory", 0);
+      }
+    }
+  }
+  set_most_shared_bytes(kLeastSharedBytes);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   if (wanted(argc, argv, "sizes")) test_sizes();
   if (wanted(argc, argv, "long_lines")) test_long_lines();
+  if (wanted(argc, argv, "shared_memory")) test_shared_memory();
   if (wanted(argc, argv, "scale")) test_scale<Gpu>();
   if (wanted(argc, argv, "bias")) {
     test_bias<Gpu>();

@@ -115,6 +115,7 @@ struct Block {
   void* sanitizer_stack;
 };
 Block block;
+int64_t most_shared = kLeastSharedBytes;
 }  // namespace
 
 int running_thread;
@@ -245,13 +246,14 @@ void expect_launchable(const vit::LaunchShape& shape, int threads) {
     emulation_error("a launch has %d threads per block, its kernel at most %d, in warps of 32",
                     shape.threads, threads);
   }
-  if (shape.shared_bytes < 0 || shape.shared_bytes > vit::kMaxSharedBytes) {
-    emulation_error("a launch has %lld bytes of shared memory per block, GPUs at most %lld",
+  if (shape.shared_bytes < 0 || shape.shared_bytes > most_shared) {
+    emulation_error("a launch has %lld bytes of shared memory per block, the GPU at most %lld",
                     static_cast<long long>(shape.shared_bytes),
-                    static_cast<long long>(vit::kMaxSharedBytes));
+                    static_cast<long long>(most_shared));
   }
 }
 
+void set_most_shared_bytes(int64_t bytes) { most_shared = bytes; }
 void set_reversed(bool reversed) { block.reversed = reversed; }
 bool is_reversed() { return block.reversed; }
 int64_t* emulated_block() { return &block.index; }
@@ -336,3 +338,12 @@ void run_block(int threads, int64_t shared_bytes, bool reversed,
 }
 
 }  // namespace vit_test
+
+namespace vit {
+
+CudaResult most_shared_bytes(int64_t* bytes) {
+  *bytes = vit_test::most_shared;
+  return CudaResult::kOk;
+}
+
+}  // namespace vit

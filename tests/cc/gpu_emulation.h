@@ -4,8 +4,8 @@
 // GPU, and an address sanitizer sees wrong addresses. What is checked beside that:
 // - all threads reach the same barrier or exchange, called from the same place by the same
 //   functions, with addresses that are aligned as needed;
-// - blocks have no more threads than the kernel is compiled for, and no more shared memory than all
-//   GPUs have; shared memory begins as NaN and has the size of the launch;
+// - blocks have no more threads than the kernel is compiled for, and no more shared memory than the
+//   GPU has; shared memory begins as NaN and has the size of the launch;
 // - data of asynchronous copies arrive as late as they may, or at once (see `reversed`).
 // Warps run one after another between barriers, in both orders (see `reversed`): with a barrier
 // missing, the results of one order are wrong.
@@ -46,6 +46,11 @@ void run_block(int threads, int64_t shared_bytes, bool reversed,
 // The order of blocks and warps in the launches that follow; false at first.
 void set_reversed(bool reversed);
 bool is_reversed();
+
+// The shared memory that a block of the GPU may have, for the launches that follow. At first it is
+// that of sm_86, sm_89 and sm_120, the least that there is from sm_80 on.
+constexpr int64_t kLeastSharedBytes = 99 * 1024;
+void set_most_shared_bytes(int64_t bytes);
 
 // For the functions below, of the thread that runs.
 extern int running_thread;  // in its block

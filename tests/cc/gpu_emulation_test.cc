@@ -124,7 +124,7 @@ void test_faults() {
     const char* text;  // null: nothing is wrong
   } cases[] = {
       {Fault::kNone, fits, nullptr},
-      {Fault::kNone, {2, 32, vit::kMaxSharedBytes}, nullptr},
+      {Fault::kNone, {2, 32, kLeastSharedBytes}, nullptr},
       {Fault::kPlaces, fits, "threads of a warp reach shuffle at different places"},
       {Fault::kCallers, fits, "threads of a warp reach shuffle at different places"},
       {Fault::kExchanges, fits, "threads of a warp reach shuffle, others sync_warp"},
@@ -135,7 +135,7 @@ void test_faults() {
       {Fault::kAlignment, fits, "an address is not aligned"},
       {Fault::kNone, {2, 96, 512}, "a launch has 96 threads per block, its kernel at most 64"},
       {Fault::kNone, {2, 48, 512}, "a launch has 48 threads per block"},
-      {Fault::kNone, {2, 64, vit::kMaxSharedBytes + 1}, "a launch has 101377 bytes of shared"},
+      {Fault::kNone, {2, 64, kLeastSharedBytes + 1}, "a launch has 101377 bytes of shared"},
   };
   for (const auto& c : cases) {
     testing("fault %d, %d threads, %lld bytes", static_cast<int>(c.fault), c.shape.threads,

@@ -76,12 +76,14 @@ def test_a_driver_that_does_not_fit_is_explained(cuda, tmp_path):
     own = compile_kernels(kernels, objects.cache())["cuda/execution.cu"]
     subprocess.run([*command, own, *kernels.link], cwd=tmp_path, check=True)
     done = subprocess.run([tmp_path / "program"], capture_output=True, text=True, check=True)
-    result, driver, ptx, large, other = done.stdout.splitlines()
+    result, shared, driver, ptx, large, no_kernel, other = done.stdout.splitlines()
     assert driver == ptx and "illegal memory access" in other
+    assert "no float64; cast it to float32" in no_kernel
     assert "use a smaller batch or smaller images" in large
     release = kernels.compiler.version.split()[1].rpartition(".")[0]
     if "there is no NVIDIA driver" in driver:
-        assert result == "35" and f"install one for CUDA {release} or a newer one" in driver
+        assert result == shared == "35"
+        assert f"install one for CUDA {release} or a newer one" in driver
     else:
         assert "the NVIDIA driver is for CUDA" in driver
         assert f"the ops were built with CUDA {release}; install a newer driver" in driver

@@ -22,7 +22,7 @@ CudaResult run_tensor(const AttentionForwardProblem& problem, const ForwardGeome
   const int64_t size = problem.shape.head_size;
   const int64_t width = problem.shape.heads * size;
   const ForwardTensorParameters parameters = {problem,
-                                              kernel_scales(problem),
+                                              kernel_scales(problem, geometry.path),
                                               static_cast<int>(problem.shape.tokens),
                                               static_cast<int>(geometry.query_tiles),
                                               geometry.launch.threads,
@@ -43,7 +43,7 @@ CudaResult run_tensor(const AttentionForwardProblem& problem, const ForwardGeome
 template <class T>
 CudaResult run_scalar(const AttentionForwardProblem& problem, const ForwardGeometry& geometry,
                       const CudaExecution& execution) {
-  const ForwardScalarParameters parameters = {problem, kernel_scales(problem),
+  const ForwardScalarParameters parameters = {problem, kernel_scales(problem, geometry.path),
                                               static_cast<uint32_t>(geometry.query_tiles),
                                               static_cast<uint32_t>(geometry.chunks)};
   return launch(attention_forward_scalar<T>, geometry.launch, parameters, execution);
@@ -54,9 +54,12 @@ CudaResult run_scalar(const AttentionForwardProblem& problem, const ForwardGeome
 CudaResult attention_forward(const AttentionForwardProblem& problem,
                              const CudaExecution& execution) {
   if (problem.type == DType::kFloat64) return CudaResult::kNoKernel;
-  const ForwardGeometry geometry = forward_geometry(problem.type, problem.shape);
+  int64_t most_shared;
+  const CudaResult result = most_shared_bytes(&most_shared);
+  if (result != CudaResult::kOk) return result;
+  const ForwardGeometry geometry = forward_geometry(problem.type, problem.shape, most_shared);
   if (geometry.launch.blocks == 0) return CudaResult::kOk;
-  if (!is_launchable(geometry.launch) || problem.shape.tokens > kMaxBlocks)
+  if (!is_launchable(geometry.launch, most_shared) || problem.shape.tokens > kMaxBlocks)
     return CudaResult::kTooLarge;
   const bool is_tensor = geometry.path == AttentionPath::kTensor;
   switch (problem.type) {

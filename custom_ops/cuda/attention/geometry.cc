@@ -6,19 +6,28 @@ namespace {
 constexpr double kLog2E = 1.44269504088896340736;
 constexpr int kWarpSize = 32;
 
-// Bytes of a row of Tile<T, rows, columns>.
-int64_t row_bytes(int columns) { return (columns + 8) * 2; }
+// What the gradients, which take most shared memory, have there: five tiles of 64 rows of heads and
+// six numbers for each row.
+int64_t most_tensor_bytes(int64_t head_size) {
+  return 5 * head_tile_bytes(head_size, kKeysPerTile) + 6 * kKeysPerTile * kSumBytes;
+}
 
 bool is_16_bit(DType type) { return type == DType::kBfloat16 || type == DType::kFloat16; }
 
 }  // namespace
 
-AttentionPath attention_path(DType type, int64_t head_size) {
-  return is_16_bit(type) && head_size <= 128 ? AttentionPath::kTensor : AttentionPath::kScalar;
+AttentionPath attention_path(DType type, int64_t head_size, int64_t most_shared) {
+  const bool fits = head_size <= 128 && most_tensor_bytes(head_size) <= most_shared;
+  return is_16_bit(type) && fits ? AttentionPath::kTensor : AttentionPath::kScalar;
 }
 
 int padded_head_size(int64_t head_size) {
   return head_size <= 64 ? 64 : head_size <= 80 ? 80 : 128;
+}
+
+// Rows of Tile have 8 unused elements.
+int64_t head_tile_bytes(int64_t head_size, int64_t rows) {
+  return rows * (padded_head_size(head_size) + 8) * 2;
 }
 
 bool has_aligned_rows(DType type, int64_t head_size, const void* data) {
@@ -27,10 +36,8 @@ bool has_aligned_rows(DType type, int64_t head_size, const void* data) {
 
 int64_t lines_of(const AttentionShape& shape) { return shape.batch * shape.lines * shape.heads; }
 
-LogitScales logit_scales(const AttentionProblem& problem) {
-  const bool keeps_queries =
-      problem.type == DType::kFloat16 &&
-      attention_path(problem.type, problem.shape.head_size) == AttentionPath::kTensor;
+LogitScales logit_scales(const AttentionProblem& problem, AttentionPath path) {
+  const bool keeps_queries = problem.type == DType::kFloat16 && path == AttentionPath::kTensor;
   const double factor = query_factor(problem.scale);
   LogitScales scales;
   scales.of_queries = keeps_queries ? 1 : factor;
@@ -40,9 +47,9 @@ LogitScales logit_scales(const AttentionProblem& problem) {
   return scales;
 }
 
-ForwardGeometry forward_geometry(DType type, const AttentionShape& shape) {
+ForwardGeometry forward_geometry(DType type, const AttentionShape& shape, int64_t most_shared) {
   ForwardGeometry result;
-  result.path = attention_path(type, shape.head_size);
+  result.path = attention_path(type, shape.head_size, most_shared);
   int threads = kScalarThreads;
   int64_t shared = 0;
   if (result.path == AttentionPath::kTensor) {
@@ -58,7 +65,7 @@ ForwardGeometry forward_geometry(DType type, const AttentionShape& shape) {
     // Two tiles of keys and two of values; at first, 128 queries in place of the second ones; at
     // last, 128 rows of the output.
     const int keys = 2 * (size == 80 ? kForwardKeys<80> : kForwardKeys<64>);
-    shared = (keys + (keys > 128 ? keys : 128)) * row_bytes(size);
+    shared = head_tile_bytes(size, keys + (keys > 128 ? keys : 128));
   } else {
     result.queries = kScalarTile;
     result.chunks = ceil_divide(shape.head_size, kScalarTile);
@@ -69,18 +76,19 @@ ForwardGeometry forward_geometry(DType type, const AttentionShape& shape) {
   return result;
 }
 
-TapsGeometry taps_geometry(const AttentionTapsProblem& problem) {
+TapsGeometry taps_geometry(const AttentionTapsProblem& problem, int64_t most_shared) {
   TapsGeometry result;
   const int64_t lines = lines_of(problem.shape);
-  result.path = attention_path(problem.type, problem.shape.head_size);
+  result.path = attention_path(problem.type, problem.shape.head_size, most_shared);
   const bool all = problem.distance || problem.entropy;
   const int64_t tiles = ceil_divide(problem.shape.tokens, kKeysPerTile);
   result.query_tiles = all || tiles == 0 ? tiles : 1;
   const bool is_tensor = result.path == AttentionPath::kTensor;
   const int threads = is_tensor ? 4 * kWarpSize : kScalarThreads;
   // A tile of queries and one of keys, and two sums per warp.
-  const int64_t shared = (is_tensor ? 2 * kKeysPerTile * row_bytes(128) : kScalarProductBytes) +
-                         2 * kSumBytes * (threads / kWarpSize);
+  const int64_t shared =
+      (is_tensor ? head_tile_bytes(128, 2 * kKeysPerTile) : kScalarProductBytes) +
+      2 * kSumBytes * (threads / kWarpSize);
   result.launch = {lines * result.query_tiles, threads, shared};
   result.sums = {all ? ceil_divide(lines, kScalarThreads) : 0, kScalarThreads, 0};
   result.sum_bytes = all ? lines * result.query_tiles * 2 * kSumBytes : 0;

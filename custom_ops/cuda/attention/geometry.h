@@ -8,12 +8,18 @@
 namespace vit {
 
 // kTensor: bfloat16 and float16 with heads of up to 128 elements, on tensor cores. kScalar: all
-// others, with the arithmetic of float (FFMA).
+// others, with the arithmetic of float (FFMA). All kernels of a problem take the same path, so that
+// they compute the same logits. `most_shared`, here and below: the bytes of shared memory that a
+// block may have. Tensor cores need 47 KB for heads of up to 64 elements, 57 KB up to 80, and 87 KB
+// up to 128.
 enum class AttentionPath { kTensor, kScalar };
-AttentionPath attention_path(DType type, int64_t head_size);
+AttentionPath attention_path(DType type, int64_t head_size, int64_t most_shared);
 
 // Tiles of tensor cores have rows of 64, 80 or 128 elements: the head size, rounded up.
 int padded_head_size(int64_t head_size);
+
+// Bytes of a tile of heads, `rows` of them, on tensor cores.
+int64_t head_tile_bytes(int64_t head_size, int64_t rows);
 
 // Whether rows of heads are whole chunks of 16 bytes, at multiples of 16 bytes from `data`, which
 // is qkv, out or a gradient of them.
@@ -40,7 +46,7 @@ struct LogitScales {
   // The first statistic is the largest logit times this power of two.
   double of_largest;
 };
-LogitScales logit_scales(const AttentionProblem& problem);
+LogitScales logit_scales(const AttentionProblem& problem, AttentionPath path);
 
 // What a block of attention_forward computes: `queries` queries of a line, and `chunks` blocks
 // compute 64 columns of the output each (1 on tensor cores: all columns).
@@ -50,7 +56,7 @@ struct ForwardGeometry {
   int64_t query_tiles, chunks;  // of a line
   LaunchShape launch;           // blocks: lines, slowest, query tiles, chunks
 };
-ForwardGeometry forward_geometry(DType type, const AttentionShape& shape);
+ForwardGeometry forward_geometry(DType type, const AttentionShape& shape, int64_t most_shared);
 
 // A block of attention_taps takes 64 queries of a line. The class row alone needs only the first
 // block of each line.
@@ -61,7 +67,7 @@ struct TapsGeometry {
   LaunchShape sums;           // adds the sums of the query tiles, a thread per line
   int64_t sum_bytes;          // scratch [lines, query_tiles, 2]: sums of distances, of entropies
 };
-TapsGeometry taps_geometry(const AttentionTapsProblem& problem);
+TapsGeometry taps_geometry(const AttentionTapsProblem& problem, int64_t most_shared);
 
 // The number of lines over all heads.
 int64_t lines_of(const AttentionShape& shape);

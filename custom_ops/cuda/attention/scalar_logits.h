@@ -12,8 +12,8 @@ namespace vit {
 struct KernelScales {
   float of_queries, of_products, of_exponents, of_largest;
 };
-inline KernelScales kernel_scales(const AttentionProblem& problem) {
-  const LogitScales scales = logit_scales(problem);
+inline KernelScales kernel_scales(const AttentionProblem& problem, AttentionPath path) {
+  const LogitScales scales = logit_scales(problem, path);
   return {static_cast<float>(scales.of_queries), static_cast<float>(scales.of_products),
           static_cast<float>(scales.of_exponents), static_cast<float>(scales.of_largest)};
 }

@@ -21,7 +21,7 @@ template <class T>
 CudaResult run(const AttentionTapsProblem& problem, const TapsGeometry& geometry,
                const CudaExecution& execution) {
   TapsParameters parameters = {
-      problem, kernel_scales(problem), static_cast<uint32_t>(geometry.query_tiles),
+      problem, kernel_scales(problem, geometry.path), static_cast<uint32_t>(geometry.query_tiles),
       has_aligned_rows(problem.type, problem.shape.head_size, problem.qkv), nullptr};
   if (geometry.sum_bytes > 0) {
     parameters.sums =
@@ -42,8 +42,13 @@ CudaResult attention_taps(const AttentionTapsProblem& problem, const CudaExecuti
   if (problem.type == DType::kFloat64) return CudaResult::kNoKernel;
   const bool is_wanted = problem.class_row || problem.distance || problem.entropy;
   if (!is_wanted || lines_of(problem.shape) == 0) return CudaResult::kOk;
-  const TapsGeometry geometry = taps_geometry(problem);
-  if (geometry.launch.blocks > 0 && !is_launchable(geometry.launch)) return CudaResult::kTooLarge;
+  int64_t most_shared;
+  const CudaResult result = most_shared_bytes(&most_shared);
+  if (result != CudaResult::kOk) return result;
+  const TapsGeometry geometry = taps_geometry(problem, most_shared);
+  if (geometry.launch.blocks > 0 && !is_launchable(geometry.launch, most_shared)) {
+    return CudaResult::kTooLarge;
+  }
   switch (problem.type) {
     case DType::kBfloat16:
       return run<Bfloat16>(problem, geometry, execution);

@@ -15,7 +15,7 @@ GradientParameters parameters_of(const AttentionGradientProblem& problem,
     return has_aligned_rows(problem.type, size, data);
   };
   return {problem,
-          gradient_scales(problem),
+          gradient_scales(problem, geometry.path),
           static_cast<float>(problem.scale),
           static_cast<float*>(delta),
           3 * out_stride,
@@ -80,9 +80,12 @@ CudaResult run_16_bit(const AttentionGradientProblem& problem, const BackwardGeo
 CudaResult attention_backward(const AttentionGradientProblem& problem,
                               const CudaExecution& execution) {
   if (problem.type == DType::kFloat64) return CudaResult::kNoKernel;
-  const BackwardGeometry geometry = backward_geometry(problem.type, problem.shape);
+  int64_t most_shared;
+  const CudaResult result = most_shared_bytes(&most_shared);
+  if (result != CudaResult::kOk) return result;
+  const BackwardGeometry geometry = backward_geometry(problem.type, problem.shape, most_shared);
   if (is_empty(geometry)) return CudaResult::kOk;
-  if (!is_launchable(geometry)) return CudaResult::kTooLarge;
+  if (!is_launchable(geometry, most_shared)) return CudaResult::kTooLarge;
   void* delta = nullptr;
   if (geometry.delta_bytes) {
     delta = execution.allocate(execution.allocator, geometry.delta_bytes);

@@ -5,7 +5,7 @@ namespace {
 
 // Bytes of `tiles` tiles.
 int64_t tile_bytes(int64_t head_size, int tiles, int64_t rows = kGradientTokens) {
-  return 2 * tiles * rows * (padded_head_size(head_size) + 8);
+  return tiles * head_tile_bytes(head_size, rows);
 }
 
 // Of ScalarTile::add_product, and a tile of weights or gradients.
@@ -19,16 +19,16 @@ LaunchShape delta_shape(const AttentionShape& shape) {
   return {ceil_divide(lines_of(shape) * shape.tokens, kScalarThreads), kScalarThreads, 0};
 }
 
-bool is_launchable_or_empty(const LaunchShape& shape) {
-  return shape.blocks == 0 || is_launchable(shape);
+bool is_launchable_or_empty(const LaunchShape& shape, int64_t most_shared) {
+  return shape.blocks == 0 || is_launchable(shape, most_shared);
 }
 
 }  // namespace
 
-BackwardGeometry backward_geometry(DType type, const AttentionShape& shape) {
+BackwardGeometry backward_geometry(DType type, const AttentionShape& shape, int64_t most_shared) {
   BackwardGeometry g = {};
   const int64_t lines = lines_of(shape), size = shape.head_size;
-  g.path = attention_path(type, size);
+  g.path = attention_path(type, size, most_shared);
   if (lines == 0 || shape.tokens == 0 || size == 0) return g;
   if (g.path == AttentionPath::kScalar) {
     g.queries = kScalarTile;
@@ -67,17 +67,20 @@ bool is_empty(const BackwardGeometry& geometry) {
   return geometry.d_queries.blocks == 0 && geometry.short_lines.blocks == 0;
 }
 
-bool is_launchable(const BackwardGeometry& geometry) {
-  return is_launchable_or_empty(geometry.delta) && is_launchable_or_empty(geometry.d_queries) &&
-         is_launchable_or_empty(geometry.d_keys) && is_launchable_or_empty(geometry.short_lines);
+bool is_launchable(const BackwardGeometry& geometry, int64_t most_shared) {
+  return is_launchable_or_empty(geometry.delta, most_shared) &&
+         is_launchable_or_empty(geometry.d_queries, most_shared) &&
+         is_launchable_or_empty(geometry.d_keys, most_shared) &&
+         is_launchable_or_empty(geometry.short_lines, most_shared);
 }
 
-BiasGeometry bias_geometry(DType type, const AttentionShape& shape, const AttentionBias& bias) {
+BiasGeometry bias_geometry(DType type, const AttentionShape& shape, const AttentionBias& bias,
+                           int64_t most_shared) {
   const auto dimension = [](int64_t stride, int64_t count) {
     return stride ? BiasDimension{count, 1} : BiasDimension{1, count};
   };
   BiasGeometry g = {};
-  g.path = attention_path(type, shape.head_size);
+  g.path = attention_path(type, shape.head_size, most_shared);
   g.batch = dimension(bias.batch_stride, shape.batch);
   g.lines = dimension(bias.line_stride, shape.lines);
   g.heads = dimension(bias.head_stride, shape.heads);
@@ -111,9 +114,10 @@ BiasGeometry bias_geometry(DType type, const AttentionShape& shape, const Attent
   return g;
 }
 
-bool is_launchable(const BiasGeometry& geometry) {
-  return is_launchable_or_empty(geometry.delta) && is_launchable_or_empty(geometry.logits) &&
-         is_launchable_or_empty(geometry.sums);
+bool is_launchable(const BiasGeometry& geometry, int64_t most_shared) {
+  return is_launchable_or_empty(geometry.delta, most_shared) &&
+         is_launchable_or_empty(geometry.logits, most_shared) &&
+         is_launchable_or_empty(geometry.sums, most_shared);
 }
 
 }  // namespace vit

@@ -29,11 +29,11 @@ struct BackwardGeometry {
   LaunchShape short_lines;               // computes all, for lines of up to kGradientTokens
   int64_t delta_bytes;                   // scratch: delta of every query
 };
-BackwardGeometry backward_geometry(DType type, const AttentionShape& shape);
+BackwardGeometry backward_geometry(DType type, const AttentionShape& shape, int64_t most_shared);
 
 // Whether nothing must be launched; and whether all that must be can be.
 bool is_empty(const BackwardGeometry& geometry);
-bool is_launchable(const BackwardGeometry& geometry);
+bool is_launchable(const BackwardGeometry& geometry, int64_t most_shared);
 
 // Along a dimension of a bias: its parts, and the lines that share an element.
 struct BiasDimension {
@@ -54,8 +54,9 @@ struct BiasGeometry {
   LaunchShape delta, logits, sums;   // in this order; `sums` adds groups
   int64_t delta_bytes, group_bytes;  // scratch: see above, and [groups, elements]
 };
-BiasGeometry bias_geometry(DType type, const AttentionShape& shape, const AttentionBias& bias);
-bool is_launchable(const BiasGeometry& geometry);
+BiasGeometry bias_geometry(DType type, const AttentionShape& shape, const AttentionBias& bias,
+                           int64_t most_shared);
+bool is_launchable(const BiasGeometry& geometry, int64_t most_shared);
 
 }  // namespace vit
 

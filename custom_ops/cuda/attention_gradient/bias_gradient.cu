@@ -18,7 +18,7 @@ BiasParameters parameters_of(const AttentionGradientProblem& problem, const Bias
   };
   BiasParameters p = {};
   p.problem = problem;
-  p.scales = gradient_scales(problem);
+  p.scales = gradient_scales(problem, geometry.path);
   p.delta = static_cast<float*>(scratch.delta);
   p.is_qkv_aligned = is_aligned(problem.qkv);
   p.is_out_aligned = is_aligned(problem.out) && is_aligned(problem.d_out);
@@ -76,9 +76,13 @@ CudaResult run_16_bit(const AttentionGradientProblem& problem, const BiasGeometr
 CudaResult attention_bias_gradient(const AttentionGradientProblem& problem,
                                    const CudaExecution& execution) {
   if (problem.type == DType::kFloat64) return CudaResult::kNoKernel;
-  const BiasGeometry geometry = bias_geometry(problem.type, problem.shape, problem.bias);
+  int64_t most_shared;
+  const CudaResult result = most_shared_bytes(&most_shared);
+  if (result != CudaResult::kOk) return result;
+  const BiasGeometry geometry =
+      bias_geometry(problem.type, problem.shape, problem.bias, most_shared);
   if (geometry.logits.blocks == 0) return CudaResult::kOk;
-  if (!is_launchable(geometry)) return CudaResult::kTooLarge;
+  if (!is_launchable(geometry, most_shared)) return CudaResult::kTooLarge;
   BiasScratch scratch = {};
   if (geometry.delta_bytes) {
     scratch.delta = execution.allocate(execution.allocator, geometry.delta_bytes);

@@ -17,8 +17,8 @@ namespace vit {
 struct GradientScales {
   float of_queries, of_products, of_exponents;
 };
-inline GradientScales gradient_scales(const AttentionProblem& problem) {
-  const LogitScales scales = logit_scales(problem);
+inline GradientScales gradient_scales(const AttentionProblem& problem, AttentionPath path) {
+  const LogitScales scales = logit_scales(problem, path);
   return {static_cast<float>(scales.of_queries),
           static_cast<float>(problem.bias.data ? scales.of_products : scales.of_largest),
           static_cast<float>(scales.of_exponents / scales.of_largest)};

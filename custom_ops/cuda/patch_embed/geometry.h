@@ -12,7 +12,7 @@
 namespace vit {
 
 // A block computes a tile of a product: on tensor cores for 16-bit types, otherwise with
-// ScalarTile.
+// ScalarTile. All need less than 48 KB of shared memory, which every GPU has.
 constexpr int kTensorTile = 128, kTensorDepth = 32, kTensorThreads = 256;
 // The patches whose places a block of d_kernel computes at a time. Parts of the sum have a
 // multiple.
