@@ -26,6 +26,7 @@ OPS = (
     "vit_encoder",
     "vit_extract_patches",
     "vit_extract_patches_grad",
+    "vit_model",
     "vit_patch_embed",
     "vit_patch_embed_images_grad",
     "vit_patch_embed_kernel_grad",

@@ -7,8 +7,8 @@ import tensorflow as tf
 _MOST_WAITING = 1000  # Batches; a call beyond them fails.
 
 
-def batch_calls(stages, image_size, most):
-    """Returns `vit_tf` serving stages whose first stage joins the images of several calls.
+def join_calls(stages, image_size, most):
+    """Returns serving stages of which the first one joins the images of several calls.
 
     While one batch is computed, the images of further calls wait, and form the next batch. So a
     lone call does not wait. The batches are TensorFlow's own (`BatchFunction`), without a time to
@@ -18,8 +18,10 @@ def batch_calls(stages, image_size, most):
         stages: `ServingStages`.
         image_size: height and width of the images that its first stage reads.
         most: the largest number of images in a batch. Calls with as many or more, and calls
-            without images, are computed alone.
+            without images, are computed alone. None: all calls are.
     """
+    if most is None:
+        return stages
     functions = {}
 
     def first(images):

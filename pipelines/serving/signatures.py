@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from pipelines.data import decoding
 from pipelines.errors import UserError
-from pipelines.serving import call_batches
+from pipelines.serving.call_batches import join_calls
 from vit_tf.analysis.attention_maps import attention_maps
 from vit_tf.images.decoding import FORMATS, MAX_PIXELS
 from vit_tf.images.value_range import MEAN, STD
@@ -47,11 +47,9 @@ def make_signatures(
         model: a `VisionTransformer`, `PackedModel` or `ResNet`; without a head it has only `embed`
             and `attend`.
         preprocessing: its `vit_tf.Preprocessing`.
-        classes: its `vit_tf.Classes`; None means a softmax. Without labels, classes are named 0,
-            1, ...
+        classes: its `vit_tf.Classes`; None: a softmax. Without labels they are named 0, 1, ...
         max_pixels: an encoded image of more pixels counts as a bad file.
-        batch_calls: the most images of several calls that are computed together; None computes each
-            call alone. See `pipelines.serving.call_batches`.
+        batch_calls: `most` of `join_calls`.
 
     Returns:
         Dict from name to `tf.function` with a fixed input signature. The functions use the model's
@@ -69,10 +67,8 @@ def make_signatures(
     def labels():
         return {"classes": tf.constant(names, tf.string)}
 
-    stages = model.serving_stages()
-    if batch_calls is not None:
-        stages = call_batches.batch_calls(stages, preprocessing.image_size, batch_calls)
-    first_stage_uint8 = _uint8_stage(stages, preprocessing)
+    stages = join_calls(model.serving_stages(), preprocessing.image_size, batch_calls)
+    first_uint8 = _uint8_stage(stages, preprocessing)
 
     # Traced once for the four signatures that use it: a quarter of the time and file size.
     @functools.partial(tf.function, input_signature=[stages.spec], autograph=False)
@@ -95,18 +91,17 @@ def make_signatures(
     features = _feature_signatures(model, preprocessing)
     if model.head is None:
         return features
-    decode = functools.partial(
-        decoding.decode_batch, preprocessing=preprocessing, max_pixels=max_pixels
-    )
+
+    def decode(data):
+        return decoding.decode_batch(data, preprocessing, max_pixels)
+
     return {
         "serving_default": _on_images(lambda images: classify_inputs(preprocessing(images))),
-        "serving_uint8": _on_images(lambda images: classify(first_stage_uint8(images)), tf.uint8),
+        "serving_uint8": _on_images(lambda images: classify(first_uint8(images)), tf.uint8),
         "serving_bytes": _on_bytes(
             lambda data: _classify_all(*decode(data), classify_inputs, max_pixels)
         ),
-        "serving_bytes_lenient": _on_bytes(
-            lambda data: _classify_valid(*decode(data), classify_inputs)
-        ),
+        "serving_bytes_lenient": _on_bytes(lambda x: _classify_valid(*decode(x), classify_inputs)),
         "labels": labels,
     } | features
 

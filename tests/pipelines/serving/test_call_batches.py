@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipelines.serving import saved_model
-from pipelines.serving.call_batches import batch_calls
+from pipelines.serving.call_batches import join_calls
 from tests.pipelines import encoded
 from tests.pipelines.process import assert_user_error
 from tests.pipelines.serving.exports import make, nodes_of, only, read
@@ -42,7 +42,7 @@ def test_images_of_several_calls_are_computed_together():
         return tf.ensure_shape(sums, [None, 1])
 
     spec = tf.TensorSpec([None, 1])
-    stages = batch_calls(ServingStages(slow_sums, tf.identity, spec), (2, 2), 8)
+    stages = join_calls(ServingStages(slow_sums, tf.identity, spec), (2, 2), 8)
     call = tf.function(stages.first, [tf.TensorSpec([None, 2, 2, 3])], autograph=False)
     images = np.random.default_rng(0).normal(size=(20, 2, 2, 3)).astype(np.float32)
     expected = images.sum(axis=(1, 2, 3))[:, None]
