@@ -99,7 +99,7 @@ def make_signatures(
         "serving_default": _on_images(lambda images: classify_inputs(preprocessing(images))),
         "serving_uint8": _on_images(lambda images: classify(first_uint8(images)), tf.uint8),
         "serving_bytes": _on_bytes(
-            lambda data: _classify_all(*decode(data), classify_inputs, max_pixels)
+            lambda x: _classify_all(*decode(x), classify_inputs, max_pixels)
         ),
         "serving_bytes_lenient": _on_bytes(lambda x: _classify_valid(*decode(x), classify_inputs)),
         "labels": labels,
