@@ -23,7 +23,7 @@
 #include <string>
 #include <vector>
 
-#include "custom_ops/cpu/encoder/encoder.h"
+#include "custom_ops/cpu/encoder/cpu_encoder.h"
 #include "custom_ops/cpu/isa.h"
 #include "custom_ops/cpu/team.h"
 #include "tests/cc/check.h"

@@ -6,17 +6,17 @@ which also is how files are included: "custom_ops/cc/execution.h".
 
 # The problems and their kernels.
 HEADERS = [
-    "cc/attention.h",
+    "cc/attention_problem.h",
     "cc/dtype.h",
-    "cc/encoder.h",
+    "cc/encoder_problem.h",
     "cc/execution.h",
     "cc/guided_schedule.h",
-    "cc/patch_embed.h",
-    "cpu/attention/attention.h",
+    "cc/patch_embed_problem.h",
+    "cpu/attention/cpu_attention.h",
     "cpu/attention/backward.h",
     "cpu/attention/bias_gradient.h",
     "cpu/attention/forward.h",
-    "cpu/attention/kernels.h",
+    "cpu/attention/attention_kernels.h",
     "cpu/attention/line.h",
     "cpu/attention/logit_gradients.h",
     "cpu/attention/logits.h",
@@ -25,26 +25,26 @@ HEADERS = [
     "cpu/cores.h",
     "cpu/dispatch.h",
     "cpu/element_types.h",
-    "cpu/encoder/encoder.h",
+    "cpu/encoder/cpu_encoder.h",
     "cpu/encoder/first_row.h",
-    "cpu/encoder/kernels.h",
+    "cpu/encoder/encoder_kernels.h",
     "cpu/encoder/layer_norm.h",
     "cpu/encoder/patch_rows.h",
-    "cpu/encoder/tile_attention.h",
+    "cpu/encoder/amx_attention.h",
     "cpu/gemm/dense.h",
     "cpu/gemm/dense_kernel.h",
     "cpu/gemm/products.h",
-    "cpu/gemm/tiles_product.h",
+    "cpu/gemm/amx_product.h",
     "cpu/isa.h",
     "cpu/kernel.h",
     "cpu/pack.h",
     "cpu/patch_embed/forward.h",
     "cpu/patch_embed/images_gradient.h",
     "cpu/patch_embed/kernel_gradient.h",
-    "cpu/patch_embed/kernels.h",
+    "cpu/patch_embed/patch_embed_kernels.h",
     "cpu/patch_embed/pack.h",
     "cpu/patch_embed/panels.h",
-    "cpu/patch_embed/patch_embed.h",
+    "cpu/patch_embed/cpu_patch_embed.h",
     "cpu/patch_embed/tables_gradient.h",
     "cpu/phases.h",
     "cpu/scratch.h",
@@ -79,24 +79,24 @@ TF_HEADERS = [
 
 # Compiled once.
 KERNELS = [
-    "cc/attention.cc",
-    "cc/encoder.cc",
+    "cc/attention_problem.cc",
+    "cc/encoder_problem.cc",
     "cc/execution.cc",
-    "cpu/attention/attention.cc",
+    "cpu/attention/cpu_attention.cc",
     "cpu/cores.cc",
-    "cpu/encoder/encoder.cc",
+    "cpu/encoder/cpu_encoder.cc",
     "cpu/isa.cc",
     "cpu/patch_embed/copy.cc",
-    "cpu/patch_embed/patch_embed.cc",
+    "cpu/patch_embed/cpu_patch_embed.cc",
     "cpu/phases.cc",
     "cpu/team.cc",
 ]
 
 # Compiled once for every instruction set, with -DVIT_ISA=<name>.
 ISA_KERNELS = [
-    "cpu/attention/kernels.cc",
-    "cpu/encoder/kernels.cc",
-    "cpu/patch_embed/kernels.cc",
+    "cpu/attention/attention_kernels.cc",
+    "cpu/encoder/encoder_kernels.cc",
+    "cpu/patch_embed/patch_embed_kernels.cc",
 ]
 
 # The stamp and the instruction sets of a library, in each library for TensorFlow.
@@ -128,7 +128,7 @@ CUDA = [
     "cuda/attention/taps.cu",
     "cuda/attention_gradient/backward.cu",
     "cuda/attention_gradient/bias_gradient.cu",
-    "cuda/execution.cu",
+    "cuda/cuda_execution.cu",
     "cuda/patch_embed/copy.cu",
     "cuda/patch_embed/forward.cu",
     "cuda/patch_embed/gradients.cu",
@@ -136,23 +136,23 @@ CUDA = [
 
 # What decides on the host how the kernels run: plain C++, which tests use without CUDA.
 CUDA_HOST = [
-    "cuda/attention/geometry.cc",
+    "cuda/attention/attention_geometry.cc",
     "cuda/attention_gradient/backward_geometry.cc",
-    "cuda/patch_embed/geometry.cc",
+    "cuda/patch_embed/patch_embed_geometry.cc",
 ]
 
 # The launchers, read by all lists of CUDA. CUDA and CUDA_HOST read of HEADERS only those of cc/.
 CUDA_HEADERS = [
-    "cuda/attention.h",
-    "cuda/execution.h",
-    "cuda/patch_embed.h",
+    "cuda/cuda_attention.h",
+    "cuda/cuda_execution.h",
+    "cuda/cuda_patch_embed.h",
 ]
 
 # Read by CUDA and CUDA_HOST only.
 CUDA_KERNEL_HEADERS = [
     "cuda/attention/forward_scalar.h",
     "cuda/attention/forward_tensor.h",
-    "cuda/attention/geometry.h",
+    "cuda/attention/attention_geometry.h",
     "cuda/attention/line.h",
     "cuda/attention/scalar_logits.h",
     "cuda/attention/taps.h",
@@ -165,8 +165,8 @@ CUDA_KERNEL_HEADERS = [
     "cuda/attention_gradient/logit_gradients.h",
     "cuda/device.h",
     "cuda/launch.h",
-    "cuda/patch_embed/chunks.h",
-    "cuda/patch_embed/geometry.h",
+    "cuda/patch_embed/octets.h",
+    "cuda/patch_embed/patch_embed_geometry.h",
     "cuda/patch_embed/gradients.h",
     "cuda/patch_embed/images_gradient.h",
     "cuda/patch_embed/kernel_gradient.h",

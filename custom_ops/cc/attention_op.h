@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "custom_ops/cc/array.h"
-#include "custom_ops/cc/attention.h"
+#include "custom_ops/cc/attention_problem.h"
 
 namespace vit {
 

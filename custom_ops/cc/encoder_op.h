@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "custom_ops/cc/array.h"
-#include "custom_ops/cc/encoder.h"
+#include "custom_ops/cc/encoder_problem.h"
 
 namespace vit {
 

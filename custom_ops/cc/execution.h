@@ -26,7 +26,7 @@ struct ParallelFor {
   // Whether the call has been cancelled, so that results are not wanted any more; null if it cannot
   // be.
   bool (*is_cancelled)(void* pool) = nullptr;
-  // The body of a team asks this between two pieces of work: whether its thread shall go on. False
+  // The body of a team asks this between two chunks: whether its thread shall go on. False
   // tells a thread that helps that other calls need its core. Null: always true.
   bool (*stays)(void* pool, bool helps) = nullptr;
 };
@@ -49,7 +49,7 @@ enum class Result : int {
   kOutOfMemory = 1,  // scratch could not be allocated; outputs are undefined
 };
 
-// On the CPU. custom_ops/cuda/execution.h has the same for a GPU.
+// On the CPU. custom_ops/cuda/cuda_execution.h has the same for a GPU.
 struct Execution {
   using Result = vit::Result;
 

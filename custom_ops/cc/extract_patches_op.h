@@ -4,7 +4,7 @@
 #define CUSTOM_OPS_CC_EXTRACT_PATCHES_OP_H_
 
 #include "custom_ops/cc/array.h"
-#include "custom_ops/cc/patch_embed.h"
+#include "custom_ops/cc/patch_embed_problem.h"
 
 namespace vit {
 

@@ -7,7 +7,7 @@
 
 #include "custom_ops/cc/array.h"
 #include "custom_ops/cc/extract_patches_op.h"
-#include "custom_ops/cc/patch_embed.h"
+#include "custom_ops/cc/patch_embed_problem.h"
 
 namespace vit {
 

@@ -7,17 +7,17 @@
 namespace vit {
 namespace VIT_ISA {
 
-// Rows of a tensor, `step` elements apart, with `gap` more elements after every `run` rows.
+// Rows of a tensor, `step` elements apart, with `gap` more elements after every `period` rows.
 template <class S>
 struct Rows {
   S* at;
-  int64_t step, left, run, gap;
+  int64_t step, left, period, gap;
 
   VIT_INLINE void next() {
     at += step;
     if (--left == 0) {
       at += gap;
-      left = run;
+      left = period;
     }
   }
 };

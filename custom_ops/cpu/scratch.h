@@ -22,7 +22,7 @@ extern "C" void __asan_unpoison_memory_region(const volatile void* from, size_t 
 namespace vit {
 namespace VIT_ISA {
 
-// Takes pieces aligned to 64 bytes from the front of a block of memory.
+// Takes pieces aligned to 64 bytes from the front of the scratch memory.
 class Scratch {
  public:
   explicit Scratch(void* memory) : next_(static_cast<char*>(memory)) {}

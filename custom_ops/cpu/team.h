@@ -2,7 +2,7 @@
 //
 // The library counts its calls and their threads. A call may use its share of the cores: their
 // number divided by the number of calls, rounded up. Threads that help start while fewer threads
-// than cores work for calls, and leave between two pieces of work when their call has more than its
+// than cores work for calls, and leave between two chunks when their call has more than its
 // share. So a lone call uses all cores, and calls at the same time do not disturb each other by
 // threads that wait for a core. Thus the last unit of a phase is not delayed either.
 #ifndef CUSTOM_OPS_CPU_TEAM_H_

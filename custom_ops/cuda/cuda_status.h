@@ -3,7 +3,7 @@
 #define CUSTOM_OPS_CUDA_CUDA_STATUS_H_
 
 #include "custom_ops/cc/status.h"
-#include "custom_ops/cuda/execution.h"
+#include "custom_ops/cuda/cuda_execution.h"
 
 namespace vit {
 

@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 #include "custom_ops/cc/dtype.h"
-#include "custom_ops/cuda/execution.h"
+#include "custom_ops/cuda/cuda_execution.h"
 #include "custom_ops/cuda/launch.h"
 
 #ifdef VIT_EMULATED_GPU

@@ -9,7 +9,7 @@
 namespace vit {
 
 // What every GPU from sm_80 on can launch. How much shared memory a block may have depends on the
-// GPU: most_shared_bytes in execution.h.
+// GPU: most_shared_bytes in cuda_execution.h.
 constexpr int64_t kMaxBlocks = 0x7fffffff;
 constexpr int kMaxThreads = 1024;
 

@@ -59,7 +59,7 @@ struct Rows {
 };
 
 // Starts to copy the columns of aligned rows from kFirst on. A thread copies the same columns of
-// several rows, so it needs few registers for addresses: a power of two of chunks of 8 elements,
+// several rows, so it needs few registers for addresses: a power of two of groups of 8 elements,
 // then the rest.
 template <int kFirst, class T, int kRows, int kColumns>
 VIT_DEVICE void copy_columns(const Tile<T, kRows, kColumns>& tile, const Rows<T>& from,

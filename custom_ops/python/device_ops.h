@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "custom_ops/cuda/attention.h"
-#include "custom_ops/cuda/patch_embed.h"
+#include "custom_ops/cuda/cuda_attention.h"
+#include "custom_ops/cuda/cuda_patch_embed.h"
 #include "custom_ops/python/device_arrays.h"
 
 namespace vit {

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "custom_ops/cpu/attention/attention.h"
-#include "custom_ops/cpu/patch_embed/patch_embed.h"
+#include "custom_ops/cpu/attention/cpu_attention.h"
+#include "custom_ops/cpu/patch_embed/cpu_patch_embed.h"
 #include "custom_ops/python/numpy_arrays.h"
 
 namespace vit {

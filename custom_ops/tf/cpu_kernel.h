@@ -4,9 +4,9 @@
 
 #include <unistd.h>
 
-#include "custom_ops/cpu/attention/attention.h"
-#include "custom_ops/cpu/encoder/encoder.h"
-#include "custom_ops/cpu/patch_embed/patch_embed.h"
+#include "custom_ops/cpu/attention/cpu_attention.h"
+#include "custom_ops/cpu/encoder/cpu_encoder.h"
+#include "custom_ops/cpu/patch_embed/cpu_patch_embed.h"
 #include "custom_ops/tf/device_kernel.h"
 #include "custom_ops/tf/threads.h"
 

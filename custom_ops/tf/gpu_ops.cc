@@ -3,9 +3,9 @@
 
 #include <vector>
 
-#include "custom_ops/cuda/attention.h"
+#include "custom_ops/cuda/cuda_attention.h"
 #include "custom_ops/cuda/cuda_status.h"
-#include "custom_ops/cuda/patch_embed.h"
+#include "custom_ops/cuda/cuda_patch_embed.h"
 #include "custom_ops/tf/device_kernel.h"
 #include "xla/stream_executor/stream.h"
 

@@ -1,9 +1,9 @@
 // What runs on a GPU in a program that XLA compiled: an FFI handler for each op, which starts the
 // work on XLA's stream.
 
-#include "custom_ops/cuda/attention.h"
+#include "custom_ops/cuda/cuda_attention.h"
 #include "custom_ops/cuda/cuda_status.h"
-#include "custom_ops/cuda/patch_embed.h"
+#include "custom_ops/cuda/cuda_patch_embed.h"
 #include "custom_ops/xla/handlers.h"
 
 namespace vit {

@@ -5,9 +5,9 @@
 #include <functional>
 #include <utility>
 
-#include "custom_ops/cpu/attention/attention.h"
-#include "custom_ops/cpu/encoder/encoder.h"
-#include "custom_ops/cpu/patch_embed/patch_embed.h"
+#include "custom_ops/cpu/attention/cpu_attention.h"
+#include "custom_ops/cpu/encoder/cpu_encoder.h"
+#include "custom_ops/cpu/patch_embed/cpu_patch_embed.h"
 #include "custom_ops/cpu/team.h"
 
 namespace vit {

@@ -6,7 +6,7 @@
 
 #include <vector>
 
-#include "custom_ops/cc/attention.h"
+#include "custom_ops/cc/attention_problem.h"
 #include "tests/cc/check.h"
 #include "tests/cc/numbers.h"
 

@@ -4,8 +4,8 @@
 
 #include <vector>
 
-#include "custom_ops/cpu/attention/attention.h"
-#include "custom_ops/cuda/attention.h"
+#include "custom_ops/cpu/attention/cpu_attention.h"
+#include "custom_ops/cuda/cuda_attention.h"
 #include "tests/cc/attention_oracle.h"
 #include "tests/cc/threads.h"
 

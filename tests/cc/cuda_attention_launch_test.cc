@@ -24,7 +24,7 @@ void expect_forward_geometry(DType type, const vit::AttentionShape& shape, int64
   const int64_t lines = shape.batch * shape.lines * shape.heads;
   EXPECT(vit::is_launchable(g.launch, most_shared), "%lld blocks of %d threads with %lld bytes",
          number(g.launch.blocks), g.launch.threads, number(g.launch.shared_bytes));
-  EXPECT(g.launch.blocks == lines * g.query_tiles * g.chunks, "%lld blocks",
+  EXPECT(g.launch.blocks == lines * g.query_tiles * g.column_tiles, "%lld blocks",
          number(g.launch.blocks));
   EXPECT(
       g.query_tiles * g.queries >= shape.tokens && (g.query_tiles - 1) * g.queries < shape.tokens,
@@ -43,8 +43,8 @@ void expect_forward_geometry(DType type, const vit::AttentionShape& shape, int64
     EXPECT(shape.head_size > 80 || g.launch.shared_bytes <= 49 * 1024, "%lld bytes",
            number(g.launch.shared_bytes));
   } else {
-    EXPECT(g.chunks * 64 >= shape.head_size && (g.chunks - 1) * 64 < shape.head_size, "%lld chunks",
-           number(g.chunks));
+    EXPECT(g.column_tiles * 64 >= shape.head_size && (g.column_tiles - 1) * 64 < shape.head_size,
+           "%lld column_tiles", number(g.column_tiles));
   }
   vit::AttentionTapsProblem taps = {};
   taps.type = type;
@@ -84,8 +84,8 @@ void test_forward_geometry() {
   }
 }
 
-// The scales of all kernels give the scale of the problem, and of_largest is what cc/attention.h
-// says.
+// The scales of all kernels give the scale of the problem, and of_largest is what
+// cc/attention_problem.h says.
 void test_logit_scales() {
   for (DType type : Gpu::kTypes) {
     for (int64_t size : {64, 256}) {
@@ -145,11 +145,12 @@ void test_gradient_geometry() {
         EXPECT((g.key_tiles - 1) * 64 < tokens && g.key_tiles * 64 >= tokens, "%lld tiles of keys",
                number(g.key_tiles));
         const int64_t blocks = is_short ? g.short_lines.blocks : g.d_queries.blocks;
-        EXPECT(blocks == 6 * g.query_tiles * g.chunks, "%lld blocks", number(blocks));
-        EXPECT(is_short || g.d_keys.blocks == 6 * g.key_tiles * g.chunks, "%lld blocks of keys",
-               number(g.d_keys.blocks));
-        EXPECT(g.path == vit::AttentionPath::kTensor ? g.chunks == 1 : g.chunks * 64 >= size,
-               "%lld chunks", number(g.chunks));
+        EXPECT(blocks == 6 * g.query_tiles * g.column_tiles, "%lld blocks", number(blocks));
+        EXPECT(is_short || g.d_keys.blocks == 6 * g.key_tiles * g.column_tiles,
+               "%lld blocks of keys", number(g.d_keys.blocks));
+        EXPECT(g.path == vit::AttentionPath::kTensor ? g.column_tiles == 1
+                                                     : g.column_tiles * 64 >= size,
+               "%lld column_tiles", number(g.column_tiles));
       }
     }
   }

@@ -1,5 +1,5 @@
 // Attention of a GPU, under the emulation of gpu_emulation.h, against loops over doubles.
-#include "custom_ops/cuda/attention/geometry.h"
+#include "custom_ops/cuda/attention/attention_geometry.h"
 #include "custom_ops/cuda/device.h"
 #include "tests/cc/attention_scenarios.h"
 #include "tests/cc/gpu_scratch.h"

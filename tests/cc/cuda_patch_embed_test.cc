@@ -1,10 +1,10 @@
 // The kernels of custom_ops/cuda/patch_embed, on an emulated GPU, against loops over doubles, and
 // the sizes of their launches. Blocks and warps run in both orders, which must change no bit.
-#include "custom_ops/cuda/patch_embed.h"
+#include "custom_ops/cuda/cuda_patch_embed.h"
 
 #include <utility>
 
-#include "custom_ops/cuda/patch_embed/geometry.h"
+#include "custom_ops/cuda/patch_embed/patch_embed_geometry.h"
 #include "tests/cc/gpu_scratch.h"
 #include "tests/cc/patch_scenarios.h"
 

@@ -1,7 +1,7 @@
 // Prints what calls without a GPU say: the results of two functions, and the texts of some errors.
 #include <stdio.h>
 
-#include "custom_ops/cuda/execution.h"
+#include "custom_ops/cuda/cuda_execution.h"
 
 int main() {
   char byte;

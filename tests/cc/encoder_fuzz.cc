@@ -1,6 +1,6 @@
-// libFuzzer on the interface of cpu/encoder/encoder.h: sizes, types and contents. The encoder must
-// not write outside of its output, and any order of the units must give the same bits. For plain
-// numbers the results must match the oracle, and so be finite.
+// libFuzzer on the interface of cpu/encoder/cpu_encoder.h: sizes, types and contents. The encoder
+// must not write outside of its output, and any order of the units must give the same bits. For
+// plain numbers the results must match the oracle, and so be finite.
 #include "tests/cc/encoder_ends.h"
 #include "tests/cc/fuzz.h"
 

@@ -1,5 +1,5 @@
-// Cases of the encoder, their results by the definition in custom_ops/cc/encoder.h, with loops over
-// doubles, and a run of the kernels on them.
+// Cases of the encoder, their results by the definition in custom_ops/cc/encoder_problem.h, with
+// loops over doubles, and a run of the kernels on them.
 #ifndef TESTS_CC_ENCODER_ORACLE_H_
 #define TESTS_CC_ENCODER_ORACLE_H_
 
@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "custom_ops/cpu/encoder/encoder.h"
+#include "custom_ops/cpu/encoder/cpu_encoder.h"
 #include "tests/cc/memory.h"
 #include "tests/cc/threads.h"
 

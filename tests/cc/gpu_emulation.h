@@ -19,7 +19,7 @@
 #include <functional>
 #include <vector>
 
-#include "custom_ops/cuda/execution.h"
+#include "custom_ops/cuda/cuda_execution.h"
 #include "custom_ops/cuda/launch.h"
 #include "tests/cc/numbers.h"
 

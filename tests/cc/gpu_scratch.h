@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "custom_ops/cuda/execution.h"
+#include "custom_ops/cuda/cuda_execution.h"
 #include "tests/cc/gpu_emulation.h"
 #include "tests/cc/memory.h"
 

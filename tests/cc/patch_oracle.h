@@ -7,8 +7,8 @@
 
 #include <vector>
 
-#include "custom_ops/cpu/patch_embed/patch_embed.h"
-#include "custom_ops/cuda/patch_embed.h"
+#include "custom_ops/cpu/patch_embed/cpu_patch_embed.h"
+#include "custom_ops/cuda/cuda_patch_embed.h"
 #include "tests/cc/memory.h"
 
 namespace vit_test {

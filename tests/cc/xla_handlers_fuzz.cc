@@ -11,11 +11,11 @@
 #include <utility>
 #include <vector>
 
-#include "custom_ops/cpu/attention/attention.h"
-#include "custom_ops/cpu/encoder/encoder.h"
-#include "custom_ops/cpu/patch_embed/patch_embed.h"
-#include "custom_ops/cuda/attention.h"
-#include "custom_ops/cuda/patch_embed.h"
+#include "custom_ops/cpu/attention/cpu_attention.h"
+#include "custom_ops/cpu/encoder/cpu_encoder.h"
+#include "custom_ops/cpu/patch_embed/cpu_patch_embed.h"
+#include "custom_ops/cuda/cuda_attention.h"
+#include "custom_ops/cuda/cuda_patch_embed.h"
 #include "tests/cc/fuzz.h"
 #include "xla/ffi/api/c_api.h"
 

@@ -226,7 +226,7 @@ def _emulated(mode):
     """The units of the kernels for GPUs and of the GPU that runs them, both on the CPU."""
     lists = build_plan.sources()
     flags = (*lists["TEST_COPTS"], "-xc++", *_EMULATED, *mode.flags)
-    sources = [source for source in lists["CUDA"] if source != "cuda/execution.cu"]
+    sources = [source for source in lists["CUDA"] if source != "cuda/cuda_execution.cu"]
     sources.append("gpu_emulation.cc")
     return [_test_unit(mode, source, re.sub(r"\W+", "_", source), flags) for source in sources]
 

@@ -73,7 +73,7 @@ def test_a_driver_that_does_not_fit_is_explained(cuda, tmp_path):
     kernels = cuda("90a")
     source = ROOT / "tests" / "cc" / "driver_errors.cc"
     command = ["g++", f"-I{ROOT}", source, "-o", "program"]
-    own = compile_kernels(kernels, objects.cache())["cuda/execution.cu"]
+    own = compile_kernels(kernels, objects.cache())["cuda/cuda_execution.cu"]
     subprocess.run([*command, own, *kernels.link], cwd=tmp_path, check=True)
     done = subprocess.run([tmp_path / "program"], capture_output=True, text=True, check=True)
     result, shared, driver, ptx, large, no_kernel, other = done.stdout.splitlines()

@@ -70,10 +70,10 @@ def test_kernels_know_neither_tensorflow_nor_the_standard_library():
 
 # Each set and each source at least once; the other pairs are heavy.
 PAIRS = {
-    ("avx2", "cpu/attention/kernels.cc"),
-    ("avx512", "cpu/encoder/kernels.cc"),
-    ("avx512_bf16", "cpu/patch_embed/kernels.cc"),
-    ("amx", "cpu/attention/kernels.cc"),
+    ("avx2", "cpu/attention/attention_kernels.cc"),
+    ("avx512", "cpu/encoder/encoder_kernels.cc"),
+    ("avx512_bf16", "cpu/patch_embed/patch_embed_kernels.cc"),
+    ("amx", "cpu/attention/attention_kernels.cc"),
 }
 
 
@@ -185,7 +185,7 @@ def test_sets_that_a_compiler_does_not_know_are_left_out(tmp_path, refused, acti
     assert not [flag for flag in flags if flag.startswith(refused)]
     # The code that chooses a set links without the others.
     common = [unit for unit in kernels if f"-DVIT_BUILT_ISAS={mask}" in unit.flags]
-    [choice] = [unit for unit in common if unit.source == "cpu/encoder/encoder.cc"]
+    [choice] = [unit for unit in common if unit.source == "cpu/encoder/cpu_encoder.cc"]
     subprocess.run(
         [script, *choice.flags, f"-iquote{ROOT}", "-c", ROOT / "custom_ops" / choice.source]
         + ["-o", tmp_path / "a.o"],

@@ -4,13 +4,13 @@ from tests.mutants.table import Fault
 
 CPP = (
     Fault(
-        "custom_ops/cc/attention.cc",
+        "custom_ops/cc/attention_problem.cc",
         "swapped axes",
         "rows * columns, 1, columns}",
         "rows * columns, 1, rows}",
     ),
     Fault(
-        "custom_ops/cc/encoder.cc",
+        "custom_ops/cc/encoder_problem.cc",
         "off by one",
         "((depth + pack - 1) / pack)",
         "(depth / pack)",
@@ -64,7 +64,7 @@ CPP = (
         "block.sums + column, columns, d > 1);",
     ),
     Fault(
-        "custom_ops/cpu/encoder/encoder.cc",
+        "custom_ops/cpu/encoder/cpu_encoder.cc",
         "removed statement",
         "      dense.bias = nullptr;\n",
         "",

@@ -2,7 +2,7 @@
 #ifndef CUSTOM_OPS_CPU_ATTENTION_BACKWARD_H_
 #define CUSTOM_OPS_CPU_ATTENTION_BACKWARD_H_
 
-#include "custom_ops/cpu/attention/kernels.h"
+#include "custom_ops/cpu/attention/attention_kernels.h"
 #include "custom_ops/cpu/attention/logit_gradients.h"
 
 namespace vit {

@@ -2,7 +2,7 @@
 #ifndef CUSTOM_OPS_CPU_ATTENTION_BIAS_GRADIENT_H_
 #define CUSTOM_OPS_CPU_ATTENTION_BIAS_GRADIENT_H_
 
-#include "custom_ops/cpu/attention/kernels.h"
+#include "custom_ops/cpu/attention/attention_kernels.h"
 #include "custom_ops/cpu/attention/logit_gradients.h"
 
 namespace vit {
@@ -207,7 +207,7 @@ struct AttentionBiasGradient {
   }
 };
 
-// Adds the sums of the groups; a unit is a run of elements.
+// Adds the sums of the groups; a unit is some neighbouring elements.
 template <class S>
 struct AttentionBiasSums {
   using T = Accumulator<S>;

@@ -1,4 +1,4 @@
-// Attention forward: cc/attention.h defines the problem, logits.h the layout of blocks.
+// Attention forward: cc/attention_problem.h defines the problem, logits.h the layout of blocks.
 #ifndef CUSTOM_OPS_CPU_ATTENTION_FORWARD_H_
 #define CUSTOM_OPS_CPU_ATTENTION_FORWARD_H_
 

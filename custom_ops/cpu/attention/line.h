@@ -2,7 +2,7 @@
 #ifndef CUSTOM_OPS_CPU_ATTENTION_LINE_H_
 #define CUSTOM_OPS_CPU_ATTENTION_LINE_H_
 
-#include "custom_ops/cc/attention.h"
+#include "custom_ops/cc/attention_problem.h"
 #include "custom_ops/cpu/blocking.h"
 #include "custom_ops/cpu/pack.h"
 #include "custom_ops/cpu/tile.h"

@@ -3,7 +3,7 @@
 #define CUSTOM_OPS_CPU_ENCODER_FIRST_ROW_H_
 
 #include "custom_ops/cpu/attention/logits.h"
-#include "custom_ops/cpu/encoder/kernels.h"
+#include "custom_ops/cpu/encoder/encoder_kernels.h"
 #include "custom_ops/cpu/scratch.h"
 #include "custom_ops/cpu/simd/conversions.h"
 #include "custom_ops/cpu/simd/math.h"

@@ -2,7 +2,7 @@
 #ifndef CUSTOM_OPS_CPU_ENCODER_LAYER_NORM_H_
 #define CUSTOM_OPS_CPU_ENCODER_LAYER_NORM_H_
 
-#include "custom_ops/cpu/encoder/kernels.h"
+#include "custom_ops/cpu/encoder/encoder_kernels.h"
 #include "custom_ops/cpu/simd/conversions.h"
 
 namespace vit {

@@ -15,9 +15,9 @@ enum class Epilogue : int {
   kResidual,  // output = residual + sum + bias, in float
 };
 
-// output[row, column] for the columns from kPanelColumns * first_panel on. cc/encoder.h describes
-// the weights; inputs and outputs are activations of the kernels (EncoderKernels), but the outputs
-// of kFloat and kResidual are float.
+// output[row, column] for the columns from kPanelColumns * first_panel on. cc/encoder_problem.h
+// describes the weights; inputs and outputs are activations of the kernels (EncoderKernels), but
+// the outputs of kFloat and kResidual are float.
 struct DenseProblem {
   int64_t threads;  // that may take units
   int64_t rows, depth, columns, first_panel;
@@ -32,8 +32,9 @@ struct DenseProblem {
   // Of kResidual only; it may be the output.
   const float* residual;
   int64_t residual_stride;
-  // After every `run` rows, so many elements more lie between rows of the output and the residual.
-  int64_t run = INT64_MAX, output_gap = 0, residual_gap = 0;
+  // After every `period` rows, so many elements more lie between rows of the output and the
+  // residual.
+  int64_t period = INT64_MAX, output_gap = 0, residual_gap = 0;
   // What is read after this layer, which is prefetched; null: none.
   const void* next_panel;
   int64_t next_panel_bytes;

@@ -109,18 +109,18 @@ struct Dense {
   template <class Output, class Function>
   static VIT_INLINE void write_with(const DenseProblem& problem, int64_t row, int64_t rows,
                                     int64_t column, const float* sums, Function function) {
-    const int64_t left = problem.columns - column, run = problem.run;
+    const int64_t left = problem.columns - column, period = problem.period;
     const int64_t columns = left < kPanelColumns ? left : kPanelColumns;
     Output* const output = static_cast<Output*>(problem.output) + row * problem.output_stride +
-                           row / run * problem.output_gap;
-    const int64_t residual = row * problem.residual_stride + row / run * problem.residual_gap;
+                           row / period * problem.output_gap;
+    const int64_t residual = row * problem.residual_stride + row / period * problem.residual_gap;
     for (int64_t j = 0; j < columns; j += kLanes<float>) {
-      const int64_t at = column + j, count = columns - j, rest = run - row % run;
+      const int64_t at = column + j, count = columns - j, rest = period - row % period;
       const Vector<float> bias =
           problem.bias ? load_first(problem.bias + at, count) : Vector<float>{};
-      Rows<Output> to{output + at, problem.output_stride, rest, run, problem.output_gap};
+      Rows<Output> to{output + at, problem.output_stride, rest, period, problem.output_gap};
       Rows<const float> from{problem.residual ? problem.residual + residual + at : nullptr,
-                             problem.residual_stride, rest, run, problem.residual_gap};
+                             problem.residual_stride, rest, period, problem.residual_gap};
       for (int64_t i = 0; i < rows; ++i, to.next(), from.next()) {
         const Vector<float> sum = load(sums + i * kPanelColumns + j) + bias;
         const Vector<float> result = function(sum, from.at, count);

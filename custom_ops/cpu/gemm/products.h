@@ -1,4 +1,4 @@
-// Products of rows with one panel of packed weights (cc/encoder.h), a class for each way to
+// Products of rows with one panel of packed weights (cc/encoder_problem.h), a class for each way to
 // compute them:
 //
 //   Weight: elements of the packed weights;  Activation: elements of the rows;  Element: what is
@@ -11,7 +11,7 @@
 #ifndef CUSTOM_OPS_CPU_GEMM_PRODUCTS_H_
 #define CUSTOM_OPS_CPU_GEMM_PRODUCTS_H_
 
-#include "custom_ops/cc/encoder.h"
+#include "custom_ops/cc/encoder_problem.h"
 #include "custom_ops/cpu/scratch.h"
 #include "custom_ops/cpu/simd/conversions.h"
 #include "custom_ops/cpu/tile.h"
@@ -31,22 +31,22 @@ class NextPanel {
   NextPanel(const void* panel, int64_t bytes, int64_t steps)
       : next_(static_cast<const char*>(panel)),
         end_(panel ? next_ + bytes : next_),
-        share_(round_up(ceil_divide(bytes, steps > 0 ? steps : 1), 64)) {}
+        bytes_each_(round_up(ceil_divide(bytes, steps > 0 ? steps : 1), 64)) {}
 
   VIT_INLINE void prefetch() {
     const int64_t left = end_ - next_;
-    const char* const after = next_ + (left < share_ ? left : share_);
+    const char* const after = next_ + (left < bytes_each_ ? left : bytes_each_);
     for (; next_ < after; next_ += 64) __builtin_prefetch(next_, 0, 2);
   }
 
  private:
   const char *next_, *end_;
-  int64_t share_;
+  int64_t bytes_each_;
 };
 
 // The columns of a tile. Where a panel has more, its columns are multiplied as strips, [64 /
-// kStrip, depth, kStrip], so that a part of a strip is contiguous and stays in the L1 cache. In a
-// panel the same numbers are 256 bytes apart, which an L1 cache has few places for.
+// kStrip, depth, kStrip], so that some rows of a strip are contiguous and stays in the L1 cache. In
+// a panel the same numbers are 256 bytes apart, which an L1 cache has few places for.
 constexpr int64_t kStrip = kMaxVectors * kLanes<float>;
 constexpr bool kHasStrips = kStrip < kPanelColumns;
 

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "custom_ops/cpu/dispatch.h"
-#include "custom_ops/cpu/patch_embed/patch_embed.h"
+#include "custom_ops/cpu/patch_embed/cpu_patch_embed.h"
 
 namespace vit {
 

@@ -1,4 +1,4 @@
-// Patch embedding forward: cc/patch_embed.h defines the problem, panels.h the blocks.
+// Patch embedding forward: cc/patch_embed_problem.h defines the problem, panels.h the blocks.
 #ifndef CUSTOM_OPS_CPU_PATCH_EMBED_FORWARD_H_
 #define CUSTOM_OPS_CPU_PATCH_EMBED_FORWARD_H_
 

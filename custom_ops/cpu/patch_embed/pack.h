@@ -7,7 +7,7 @@
 #ifndef CUSTOM_OPS_CPU_PATCH_EMBED_PACK_H_
 #define CUSTOM_OPS_CPU_PATCH_EMBED_PACK_H_
 
-#include "custom_ops/cc/patch_embed.h"
+#include "custom_ops/cc/patch_embed_problem.h"
 #include "custom_ops/cpu/pack.h"
 #include "custom_ops/cpu/tile.h"
 
@@ -63,7 +63,7 @@ VIT_INLINE Rows<S> table_rows(const PatchShape& shape, S* table, int64_t row) {
 }
 
 // Splits the rows [row, row + rows) and columns [column, column_end) of the matrix of patches into
-// runs that are contiguous in the images, and calls visit(pixel, row, column, count) for each:
+// stretches that are contiguous in the images, and calls visit(pixel, row, column, count) for each:
 // `count` elements from element `pixel` on. Image rows are read from left to right.
 template <class Visit>
 VIT_INLINE void for_pixels(const PatchShape& shape, int64_t row, int64_t rows, int64_t column,
@@ -174,8 +174,8 @@ struct Pixels {
                });
   }
 
-  // Writes whole vectors. The surplus numbers are overwritten by the next piece of the row, or lie
-  // in the room behind the row.
+  // Writes whole vectors. The surplus numbers are overwritten by the next stretch of the row, or
+  // lie in the room behind the row.
   static VIT_INLINE void rescale(const I* from, int64_t count, const I* end, Wide scale,
                                  Wide offset, Number<S>* to) {
     if constexpr (sizeof(Wide) == sizeof(float)) {

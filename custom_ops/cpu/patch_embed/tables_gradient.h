@@ -2,7 +2,7 @@
 #ifndef CUSTOM_OPS_CPU_PATCH_EMBED_TABLES_GRADIENT_H_
 #define CUSTOM_OPS_CPU_PATCH_EMBED_TABLES_GRADIENT_H_
 
-#include "custom_ops/cc/patch_embed.h"
+#include "custom_ops/cc/patch_embed_problem.h"
 #include "custom_ops/cpu/blocking.h"
 #include "custom_ops/cpu/simd/conversions.h"
 

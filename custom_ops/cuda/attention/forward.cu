@@ -1,5 +1,5 @@
 // Chooses and starts the kernel of attention forward.
-#include "custom_ops/cuda/attention.h"
+#include "custom_ops/cuda/cuda_attention.h"
 
 #include "custom_ops/cuda/attention/forward_scalar.h"
 #include "custom_ops/cuda/attention/forward_tensor.h"
@@ -45,7 +45,7 @@ CudaResult run_scalar(const AttentionForwardProblem& problem, const ForwardGeome
                       const CudaExecution& execution) {
   const ForwardScalarParameters parameters = {problem, kernel_scales(problem, geometry.path),
                                               static_cast<uint32_t>(geometry.query_tiles),
-                                              static_cast<uint32_t>(geometry.chunks)};
+                                              static_cast<uint32_t>(geometry.column_tiles)};
   return launch(attention_forward_scalar<T>, geometry.launch, parameters, execution);
 }
 

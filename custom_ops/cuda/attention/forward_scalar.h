@@ -10,7 +10,7 @@ namespace vit {
 struct ForwardScalarParameters {
   AttentionForwardProblem problem;
   KernelScales scales;
-  uint32_t query_tiles, chunks;  // of a line
+  uint32_t query_tiles, column_tiles;  // of a line
 };
 
 // The running softmax of the queries of a thread, and their sums of values.
@@ -75,9 +75,9 @@ VIT_KERNEL(kScalarThreads, 2, attention_forward_scalar, const ForwardScalarParam
   const AttentionForwardProblem& problem = p.problem;
   const AttentionShape& shape = problem.shape;
   const auto block = static_cast<uint32_t>(block_index());
-  const uint32_t index = block / p.chunks / p.query_tiles;
-  const int64_t first = int64_t{block / p.chunks % p.query_tiles} * kSize;
-  const int64_t first_column = int64_t{block % p.chunks} * kSize;
+  const uint32_t index = block / p.column_tiles / p.query_tiles;
+  const int64_t first = int64_t{block / p.column_tiles % p.query_tiles} * kSize;
+  const int64_t first_column = int64_t{block % p.column_tiles} * kSize;
   const int64_t columns = shape.head_size - first_column;  // 64 of them if there are more
   const Line line = line_of(shape, index);
   const Rows<T> queries = rows_of_qkv<T>(shape, problem.qkv, line, kQuery, first, kSize, false);

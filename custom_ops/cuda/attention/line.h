@@ -2,7 +2,7 @@
 #ifndef CUSTOM_OPS_CUDA_ATTENTION_LINE_H_
 #define CUSTOM_OPS_CUDA_ATTENTION_LINE_H_
 
-#include "custom_ops/cc/attention.h"
+#include "custom_ops/cc/attention_problem.h"
 #include "custom_ops/cuda/scalar_tiles.h"
 #include "custom_ops/cuda/tensor_tiles.h"
 

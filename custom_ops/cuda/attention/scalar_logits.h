@@ -3,7 +3,7 @@
 #ifndef CUSTOM_OPS_CUDA_ATTENTION_SCALAR_LOGITS_H_
 #define CUSTOM_OPS_CUDA_ATTENTION_SCALAR_LOGITS_H_
 
-#include "custom_ops/cuda/attention/geometry.h"
+#include "custom_ops/cuda/attention/attention_geometry.h"
 #include "custom_ops/cuda/attention/line.h"
 
 namespace vit {

@@ -1,7 +1,7 @@
 // Chooses and starts the kernels of the taps.
 #include "custom_ops/cuda/attention/taps.h"
 
-#include "custom_ops/cuda/attention.h"
+#include "custom_ops/cuda/cuda_attention.h"
 
 namespace vit {
 namespace {

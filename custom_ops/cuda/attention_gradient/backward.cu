@@ -1,5 +1,5 @@
 // Chooses and starts the kernels of the gradients of q, k and v.
-#include "custom_ops/cuda/attention.h"
+#include "custom_ops/cuda/cuda_attention.h"
 
 #include "custom_ops/cuda/attention_gradient/backward_scalar.h"
 #include "custom_ops/cuda/attention_gradient/backward_tensor.h"
@@ -23,7 +23,7 @@ GradientParameters parameters_of(const AttentionGradientProblem& problem,
           geometry.queries,
           static_cast<uint32_t>(geometry.query_tiles),
           static_cast<uint32_t>(geometry.key_tiles),
-          static_cast<uint32_t>(geometry.chunks),
+          static_cast<uint32_t>(geometry.column_tiles),
           is_aligned(problem.qkv),
           is_aligned(problem.out) && is_aligned(problem.d_out),
           is_aligned(problem.gradient)};

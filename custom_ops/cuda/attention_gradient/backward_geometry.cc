@@ -32,14 +32,14 @@ BackwardGeometry backward_geometry(DType type, const AttentionShape& shape, int6
   if (lines == 0 || shape.tokens == 0 || size == 0) return g;
   if (g.path == AttentionPath::kScalar) {
     g.queries = kScalarTile;
-    g.chunks = ceil_divide(size, kScalarTile);
+    g.column_tiles = ceil_divide(size, kScalarTile);
     g.query_tiles = g.key_tiles = ceil_divide(shape.tokens, kScalarTile);
     g.delta_bytes = delta_bytes(shape);
     g.delta = delta_shape(shape);
-    g.d_queries = g.d_keys = {lines * g.query_tiles * g.chunks, kScalarThreads, kScalarBytes};
+    g.d_queries = g.d_keys = {lines * g.query_tiles * g.column_tiles, kScalarThreads, kScalarBytes};
     return g;
   }
-  g.chunks = 1;
+  g.column_tiles = 1;
   const bool has_short_lines = padded_head_size(size) < 128;
   if (has_short_lines && shape.tokens <= kGradientTokens) {
     g.queries = kGradientTokens;

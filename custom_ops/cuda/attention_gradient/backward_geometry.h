@@ -3,7 +3,7 @@
 #ifndef CUSTOM_OPS_CUDA_ATTENTION_GRADIENT_BACKWARD_GEOMETRY_H_
 #define CUSTOM_OPS_CUDA_ATTENTION_GRADIENT_BACKWARD_GEOMETRY_H_
 
-#include "custom_ops/cuda/attention/geometry.h"
+#include "custom_ops/cuda/attention/attention_geometry.h"
 
 namespace vit {
 
@@ -24,8 +24,9 @@ struct BackwardGeometry {
   AttentionPath path;
   int queries;                           // of a block of d_queries
   int64_t query_tiles, key_tiles;        // of a line
-  int64_t chunks;                        // of 64 columns of a head, 1 on tensor cores
-  LaunchShape delta, d_queries, d_keys;  // in this order; blocks: lines, slowest, tiles, chunks
+  int64_t column_tiles;                        // of 64 columns of a head, 1 on tensor cores
+  LaunchShape delta, d_queries,
+      d_keys;  // in this order; blocks: lines, slowest, tiles, column_tiles
   LaunchShape short_lines;               // computes all, for lines of up to kGradientTokens
   int64_t delta_bytes;                   // scratch: delta of every query
 };

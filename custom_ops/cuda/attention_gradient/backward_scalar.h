@@ -99,12 +99,13 @@ struct ScalarPlace {
   uint32_t index;  // of the line
   Line line;
   int64_t first, column;  // token, and column of the head
-  VIT_DEVICE_METHOD ScalarPlace(const AttentionShape& shape, uint32_t tiles, uint32_t chunks) {
+  VIT_DEVICE_METHOD ScalarPlace(const AttentionShape& shape, uint32_t tiles,
+                                uint32_t column_tiles) {
     const auto block = static_cast<uint32_t>(block_index());
-    index = block / chunks / tiles;
+    index = block / column_tiles / tiles;
     line = line_of(shape, index);
-    first = int64_t{block / chunks % tiles} * kScalarTile;
-    column = int64_t{block % chunks} * kScalarTile;
+    first = int64_t{block / column_tiles % tiles} * kScalarTile;
+    column = int64_t{block % column_tiles} * kScalarTile;
   }
 };
 
@@ -133,7 +134,7 @@ VIT_KERNEL(kScalarThreads, 1, query_gradients_scalar, const GradientParameters p
   float* const shared = reinterpret_cast<float*>(shared_memory());
   float* const shared_tile = shared + Product::kBytes / static_cast<int64_t>(sizeof(float));
   const AttentionShape& shape = p.problem.shape;
-  const ScalarPlace place(shape, p.query_tiles, p.chunks);
+  const ScalarPlace place(shape, p.query_tiles, p.column_tiles);
   const int64_t columns = shape.head_size - place.column;
   Product sums;
   sums.clear();
@@ -168,7 +169,7 @@ VIT_KERNEL(kScalarThreads, 1, key_gradients_scalar, const GradientParameters p) 
   float* const shared = reinterpret_cast<float*>(shared_memory());
   float* const shared_tile = shared + Product::kBytes / static_cast<int64_t>(sizeof(float));
   const AttentionShape& shape = p.problem.shape;
-  const ScalarPlace place(shape, p.key_tiles, p.chunks);
+  const ScalarPlace place(shape, p.key_tiles, p.column_tiles);
   const int64_t columns = shape.head_size - place.column;
   const float* const log2_totals =
       statistics_of(p.problem.statistics, shape, place.index) + shape.tokens;

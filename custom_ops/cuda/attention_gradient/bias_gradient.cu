@@ -1,7 +1,7 @@
 // Chooses and starts the kernels of the gradient of the bias.
 #include "custom_ops/cuda/attention_gradient/bias_gradient.h"
 
-#include "custom_ops/cuda/attention.h"
+#include "custom_ops/cuda/cuda_attention.h"
 
 namespace vit {
 namespace {

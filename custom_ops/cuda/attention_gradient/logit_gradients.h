@@ -32,7 +32,7 @@ struct GradientParameters {
   float* delta;  // scratch [lines, tokens]
   int64_t qkv_stride, out_stride;  // elements between tokens of a line
   int queries;  // of a block that owns queries
-  uint32_t query_tiles, key_tiles, chunks;
+  uint32_t query_tiles, key_tiles, column_tiles;
   bool is_qkv_aligned, is_out_aligned, is_gradient_aligned;  // see has_aligned_rows
 };
 

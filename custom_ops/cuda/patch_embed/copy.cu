@@ -1,7 +1,7 @@
 // Copies patches out of images and back, as bytes.
 #include "custom_ops/cuda/device.h"
-#include "custom_ops/cuda/patch_embed.h"
-#include "custom_ops/cuda/patch_embed/geometry.h"
+#include "custom_ops/cuda/cuda_patch_embed.h"
+#include "custom_ops/cuda/patch_embed/patch_embed_geometry.h"
 
 namespace vit {
 

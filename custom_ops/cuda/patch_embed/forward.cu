@@ -1,5 +1,6 @@
-// Patch embedding forward: cc/patch_embed.h defines the problem, geometry.h how it is cut.
-#include "custom_ops/cuda/patch_embed.h"
+// Patch embedding forward: cc/patch_embed_problem.h defines the problem, patch_embed_geometry.h how
+// it is cut.
+#include "custom_ops/cuda/cuda_patch_embed.h"
 #include "custom_ops/cuda/patch_embed/pixel_stage.h"
 #include "custom_ops/cuda/patch_embed/tensor_product.h"
 
@@ -68,23 +69,23 @@ VIT_KERNEL(kTensorThreads, 2, forward_on_tensor_cores, const ForwardParameters p
   TensorSums<T> sums;
   sums.add(operands, p.plan.steps);
 
-  const auto write = [&](int row, int at, const float (&products)[kChunk]) {
+  const auto write = [&](int row, int at, const float (&products)[kOctet]) {
     const int64_t token = places.tokens[row], column = tile.column + at;
     const int64_t count = grid.features - column;
     if (token == kNoPlace || count <= 0) return;
-    float bias[kChunk], position[kChunk] = {};
-    load_chunk(static_cast<const T*>(p.problem.bias) + column, count, p.has_aligned_tokens, bias);
+    float bias[kOctet], position[kOctet] = {};
+    load_octet(static_cast<const T*>(p.problem.bias) + column, count, p.has_aligned_tokens, bias);
     if (p.problem.position) {
-      load_chunk(static_cast<const T*>(p.problem.position) + places.positions[row] + column, count,
+      load_octet(static_cast<const T*>(p.problem.position) + places.positions[row] + column, count,
                  p.has_aligned_tokens, position);
     }
-    T values[kChunk];
+    T values[kOctet];
 #pragma unroll
-    for (int i = 0; i < kChunk; ++i) values[i] = rounded<T>(products[i] + (bias[i] + position[i]));
-    store_chunk(static_cast<T*>(p.problem.tokens) + token + column, values, count,
+    for (int i = 0; i < kOctet; ++i) values[i] = rounded<T>(products[i] + (bias[i] + position[i]));
+    store_octet(static_cast<T*>(p.problem.tokens) + token + column, values, count,
                 p.has_aligned_tokens);
   };
-  sums.for_chunks(reinterpret_cast<float*>(memory), write);
+  sums.for_octets(reinterpret_cast<float*>(memory), write);
 }
 
 VIT_KERNEL(kScalarThreads, 2, forward_scalar, const ForwardParameters p) {

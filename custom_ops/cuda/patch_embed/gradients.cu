@@ -1,4 +1,4 @@
-// The gradients of the patch embedding: cc/patch_embed.h defines the problem.
+// The gradients of the patch embedding: cc/patch_embed_problem.h defines the problem.
 #include "custom_ops/cuda/patch_embed/images_gradient.h"
 #include "custom_ops/cuda/patch_embed/kernel_gradient.h"
 #include "custom_ops/cuda/patch_embed/tables_gradient.h"

@@ -2,7 +2,7 @@
 #ifndef CUSTOM_OPS_CUDA_PATCH_EMBED_GRADIENTS_H_
 #define CUSTOM_OPS_CUDA_PATCH_EMBED_GRADIENTS_H_
 
-#include "custom_ops/cuda/patch_embed.h"
+#include "custom_ops/cuda/cuda_patch_embed.h"
 #include "custom_ops/cuda/patch_embed/places.h"
 
 namespace vit {

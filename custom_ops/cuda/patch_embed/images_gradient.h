@@ -41,17 +41,17 @@ struct ImagesGradientOperands {
 // Writes the gradients of up to 8 pixels, from element `element` of the patch at `place` on.
 template <class Pixel>
 VIT_DEVICE void write_pixels(const PatchGradientParameters& p, int64_t place, int64_t element,
-                             const float (&sums)[kChunk]) {
+                             const float (&sums)[kOctet]) {
   Pixel* const patch = static_cast<Pixel*>(p.problem.d_images) + place;
-  Pixel values[kChunk];
+  Pixel values[kOctet];
 #pragma unroll
-  for (int i = 0; i < kChunk; ++i) values[i] = pixel_gradient<Pixel>(sums[i], p.problem.scale);
+  for (int i = 0; i < kOctet; ++i) values[i] = pixel_gradient<Pixel>(sums[i], p.problem.scale);
   if (p.has_aligned_pixels) {
-    store_chunk(patch + place_of_element(p.grid, element), values, kChunk, true);
+    store_octet(patch + place_of_element(p.grid, element), values, kOctet, true);
     return;
   }
 #pragma unroll
-  for (int i = 0; i < kChunk; ++i) {
+  for (int i = 0; i < kOctet; ++i) {
     if (element + i < p.grid.elements) patch[place_of_element(p.grid, element + i)] = values[i];
   }
 }
@@ -72,7 +72,7 @@ VIT_KERNEL(kTensorThreads, 2, images_gradient_on_tensor_cores, const PatchGradie
   TensorSums<T> sums;
   sums.add(operands, p.plan.steps);
 
-  const auto write = [&](int row, int column, const float (&values)[kChunk]) {
+  const auto write = [&](int row, int column, const float (&values)[kOctet]) {
     const int64_t element = tile.column + column;
     const int64_t place = places.pixels[row];
     if (place == kNoPlace || element >= grid.elements) return;
@@ -81,7 +81,7 @@ VIT_KERNEL(kTensorThreads, 2, images_gradient_on_tensor_cores, const PatchGradie
       if constexpr (sizeof(Pixel) > 1) write_pixels<Pixel>(p, place, element, values);
     });
   };
-  sums.for_chunks(reinterpret_cast<float*>(memory), write);
+  sums.for_octets(reinterpret_cast<float*>(memory), write);
 }
 
 VIT_KERNEL(kScalarThreads, 2, images_gradient_scalar, const PatchGradientParameters p) {

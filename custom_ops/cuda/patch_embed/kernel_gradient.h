@@ -99,7 +99,7 @@ VIT_KERNEL(kTensorThreads, 2, kernel_gradient_on_tensor_cores, const PatchGradie
   TensorSums<T> sums;
   sums.add(operands, static_cast<int>((patches + kTensorDepth - 1) / kTensorDepth));
 
-  const auto write = [&](int row, int at, const float (&values)[kChunk]) {
+  const auto write = [&](int row, int at, const float (&values)[kOctet]) {
     const int64_t element = tile.row + row, column = tile.column + at;
     const int64_t count = grid.features - column;
     if (element >= grid.elements || count <= 0) return;
@@ -107,15 +107,15 @@ VIT_KERNEL(kTensorThreads, 2, kernel_gradient_on_tensor_cores, const PatchGradie
     if (p.workspace) {
       float* const part =
           static_cast<float*>(p.workspace) + tile.part * grid.elements * grid.features;
-      store_chunk(part + to, values, count, p.has_aligned_sums);
+      store_octet(part + to, values, count, p.has_aligned_sums);
       return;
     }
-    T results[kChunk];
+    T results[kOctet];
 #pragma unroll
-    for (int i = 0; i < kChunk; ++i) results[i] = rounded<T>(values[i]);
-    store_chunk(static_cast<T*>(p.problem.d_kernel) + to, results, count, p.has_aligned_sums);
+    for (int i = 0; i < kOctet; ++i) results[i] = rounded<T>(values[i]);
+    store_octet(static_cast<T*>(p.problem.d_kernel) + to, results, count, p.has_aligned_sums);
   };
-  sums.for_chunks(reinterpret_cast<float*>(memory), write);
+  sums.for_octets(reinterpret_cast<float*>(memory), write);
 }
 
 VIT_KERNEL(kScalarThreads, 2, kernel_gradient_scalar, const PatchGradientParameters p) {

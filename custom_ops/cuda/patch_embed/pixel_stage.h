@@ -2,7 +2,7 @@
 #ifndef CUSTOM_OPS_CUDA_PATCH_EMBED_PIXEL_STAGE_H_
 #define CUSTOM_OPS_CUDA_PATCH_EMBED_PIXEL_STAGE_H_
 
-#include "custom_ops/cuda/patch_embed/chunks.h"
+#include "custom_ops/cuda/patch_embed/octets.h"
 #include "custom_ops/cuda/patch_embed/places.h"
 #include "custom_ops/cuda/tensor_tiles.h"
 
@@ -13,12 +13,12 @@ namespace vit {
 // which they arrive.
 template <class T, int kRows, int kColumns>
 struct PixelStage {
-  static constexpr int kThreads = kTensorThreads, kInRow = kColumns / kChunk;
-  static_assert(kRows * kColumns == 2 * kChunk * kThreads && kThreads % kColumns == 0);
+  static constexpr int kThreads = kTensorThreads, kInRow = kColumns / kOctet;
+  static_assert(kRows * kColumns == 2 * kOctet * kThreads && kThreads % kColumns == 0);
 
   const Pixels& pixels;
   const PatchGrid& grid;
-  uint32_t words[kChunk] = {};  // without vectors one pixel per word
+  uint32_t words[kOctet] = {};  // without vectors one pixel per word
   uint32_t valid = 0;           // a bit per pixel, or bit 0 for a vector
 
   // Loads half of the elements from `first` on of the patches at `places`.
@@ -43,7 +43,7 @@ struct PixelStage {
     if (element >= grid.elements) return;
     images += place_of_element(grid, element);
 #pragma unroll
-    for (int i = 0; i < kChunk; ++i) {
+    for (int i = 0; i < kOctet; ++i) {
       const int64_t place = places[row_of(i, half)];
       if (place == kNoPlace) continue;
       valid |= 1u << i;
@@ -56,7 +56,7 @@ struct PixelStage {
                                      int half) {
     constexpr int kWords = 2 * sizeof(Pixel), kVector = kWords < 4 ? kWords : 4;
     const int i = thread_index() + half * kThreads;
-    const int64_t place = places[i / kInRow], element = first + i % kInRow * kChunk;
+    const int64_t place = places[i / kInRow], element = first + i % kInRow * kOctet;
     if (place == kNoPlace || element >= grid.elements) return;
     valid = 1;
     const Pixel* from = images + place + place_of_element(grid, element);
@@ -71,7 +71,7 @@ struct PixelStage {
                                   int half) const {
     if (pixels.is_aligned) return store_vector<Pixel>(tile, half);
 #pragma unroll
-    for (int i = 0; i < kChunk; ++i) {
+    for (int i = 0; i < kOctet; ++i) {
       float pixel = 0;
       if (valid >> i & 1) pixel = rescaled(pixels, number_of_bits<Pixel>(words[i]));
       *tile.at(row_of(i, half), thread_index() % kColumns) = rounded<T>(pixel);
@@ -80,22 +80,22 @@ struct PixelStage {
 
   template <class Pixel>
   VIT_DEVICE_METHOD void store_vector(const Tile<T, kRows, kColumns>& tile, int half) const {
-    float numbers[kChunk] = {};
+    float numbers[kOctet] = {};
     if (valid) {
 #pragma unroll
-      for (int k = 0; k < kChunk; ++k) {
+      for (int k = 0; k < kOctet; ++k) {
         numbers[k] = rescaled(pixels, number_of_words<Pixel>(words, k));
       }
     }
-    uint32_t pairs[kChunk / 2];
+    uint32_t pairs[kOctet / 2];
 #pragma unroll
-    for (int k = 0; k < kChunk; k += 2) pairs[k / 2] = packed<T>(numbers[k], numbers[k + 1]);
+    for (int k = 0; k < kOctet; k += 2) pairs[k / 2] = packed<T>(numbers[k], numbers[k + 1]);
     const int i = thread_index() + half * kThreads;
-    store_words<4>(tile.at(i / kInRow, i % kInRow * kChunk), pairs);
+    store_words<4>(tile.at(i / kInRow, i % kInRow * kOctet), pairs);
   }
 
   static VIT_DEVICE_METHOD int row_of(int i, int half) {
-    return thread_index() / kColumns + (half * kChunk + i) * (kThreads / kColumns);
+    return thread_index() / kColumns + (half * kOctet + i) * (kThreads / kColumns);
   }
 };
 

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "custom_ops/cuda/patch_embed/geometry.h"
+#include "custom_ops/cuda/patch_embed/patch_embed_geometry.h"
 #include "custom_ops/cuda/scalar_tiles.h"
 
 namespace vit {

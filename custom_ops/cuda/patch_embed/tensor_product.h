@@ -2,7 +2,7 @@
 #ifndef CUSTOM_OPS_CUDA_PATCH_EMBED_TENSOR_PRODUCT_H_
 #define CUSTOM_OPS_CUDA_PATCH_EMBED_TENSOR_PRODUCT_H_
 
-#include "custom_ops/cuda/patch_embed/chunks.h"
+#include "custom_ops/cuda/patch_embed/octets.h"
 #include "custom_ops/cuda/patch_embed/places.h"
 #include "custom_ops/cuda/tensor_tiles.h"
 
@@ -19,7 +19,7 @@ template <class T>
 struct TensorSums {
   static constexpr int kRowsOfWarp = 64, kColumnsOfWarp = 32;
   static constexpr int kRowSteps = kRowsOfWarp / 16, kColumnSteps = kColumnsOfWarp / 8;
-  // Rows of floats in shared memory, for for_chunks: threads read different banks, and two write to
+  // Rows of floats in shared memory, for for_octets: threads read different banks, and two write to
   // each bank.
   static constexpr int kPitch = kColumnsOfWarp + 4;
   static constexpr int64_t kBytes = kTensorThreads / kWarp * 16 * kPitch * 4;
@@ -58,7 +58,7 @@ struct TensorSums {
   // Calls visit(row, column, values) for groups of 8 neighbours in a row, with places in the tile.
   // `shared` has kBytes.
   template <class Visit>
-  VIT_DEVICE_METHOD void for_chunks(float* shared, const Visit& visit) const {
+  VIT_DEVICE_METHOD void for_octets(float* shared, const Visit& visit) const {
     float* const own = shared + thread_index() / kWarp * 16 * kPitch;
     const int lane = lane_index();
 #pragma unroll
@@ -75,9 +75,9 @@ struct TensorSums {
       sync_warp();
 #pragma unroll
       for (int half = 0; half < 16; half += 8) {
-        const int row = half + lane / 4, column = lane % 4 * kChunk;
-        float values[kChunk];
-        load_chunk(own + row * kPitch + column, kChunk, true, values);
+        const int row = half + lane / 4, column = lane % 4 * kOctet;
+        float values[kOctet];
+        load_octet(own + row * kPitch + column, kOctet, true, values);
         visit(first_row() + i * 16 + row, first_column() + column, values);
       }
     }
@@ -144,10 +144,10 @@ VIT_DEVICE void fill_with_tokens(const Tile<T, kRows, kColumns>& tile, const T* 
                                  bool is_aligned) {
   const int columns = left_of(features, first, kColumns);
   if (is_aligned) {
-    constexpr int kInRow = kColumns / kChunk;
+    constexpr int kInRow = kColumns / kOctet;
 #pragma unroll
     for (int i = thread_index(); i < kRows * kInRow; i += kTensorThreads) {
-      const int row = i / kInRow, column = i % kInRow * kChunk;
+      const int row = i / kInRow, column = i % kInRow * kOctet;
       const bool valid = places[row] != kNoPlace && column < columns;
       const T* source = valid ? tokens + places[row] + first + column : tokens;
       copy_async(tile.at(row, column), source, valid);

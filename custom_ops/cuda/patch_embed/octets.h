@@ -1,7 +1,7 @@
-// Groups of 8 elements that are neighbours in memory, moved as vectors of 16 bytes where they are
+// Octets, 8 elements that are neighbours in memory, moved as vectors of 16 bytes where they are
 // aligned.
-#ifndef CUSTOM_OPS_CUDA_PATCH_EMBED_CHUNKS_H_
-#define CUSTOM_OPS_CUDA_PATCH_EMBED_CHUNKS_H_
+#ifndef CUSTOM_OPS_CUDA_PATCH_EMBED_OCTETS_H_
+#define CUSTOM_OPS_CUDA_PATCH_EMBED_OCTETS_H_
 
 #include <string.h>
 
@@ -9,7 +9,7 @@
 
 namespace vit {
 
-constexpr int kChunk = 8;
+constexpr int kOctet = 8;
 
 // The number that the lower bits of a word are.
 template <class T>
@@ -51,8 +51,8 @@ VIT_DEVICE T number_of_words(const uint32_t* words, int i) {
 
 // Reads the first `count` elements, of at most 4 bytes; values behind them are 0.
 template <class T>
-VIT_DEVICE void load_chunk(const T* from, int64_t count, bool is_aligned, float (&values)[kChunk]) {
-  if (is_aligned && count >= kChunk) {
+VIT_DEVICE void load_octet(const T* from, int64_t count, bool is_aligned, float (&values)[kOctet]) {
+  if (is_aligned && count >= kOctet) {
     constexpr int kWords = 2 * sizeof(T), kVector = kWords < 4 ? kWords : 4;
     uint32_t words[kWords];
 #pragma unroll
@@ -60,17 +60,17 @@ VIT_DEVICE void load_chunk(const T* from, int64_t count, bool is_aligned, float 
       load_words<kVector>(from + i * 4 / sizeof(T), words + i);
     }
 #pragma unroll
-    for (int i = 0; i < kChunk; ++i) values[i] = to_float(number_of_words<T>(words, i));
+    for (int i = 0; i < kOctet; ++i) values[i] = to_float(number_of_words<T>(words, i));
     return;
   }
 #pragma unroll
-  for (int i = 0; i < kChunk; ++i) values[i] = i < count ? to_float(from[i]) : 0.0f;
+  for (int i = 0; i < kOctet; ++i) values[i] = i < count ? to_float(from[i]) : 0.0f;
 }
 
 // Writes the first `count` elements.
 template <class T>
-VIT_DEVICE void store_chunk(T* to, const T (&values)[kChunk], int64_t count, bool is_aligned) {
-  if (is_aligned && count >= kChunk) {
+VIT_DEVICE void store_octet(T* to, const T (&values)[kOctet], int64_t count, bool is_aligned) {
+  if (is_aligned && count >= kOctet) {
     constexpr int kWords = 2 * sizeof(T), kInVector = 16 / sizeof(T);
     uint32_t words[kWords];
     memcpy(words, values, sizeof words);
@@ -79,11 +79,11 @@ VIT_DEVICE void store_chunk(T* to, const T (&values)[kChunk], int64_t count, boo
     return;
   }
 #pragma unroll
-  for (int i = 0; i < kChunk; ++i) {
+  for (int i = 0; i < kOctet; ++i) {
     if (i < count) to[i] = values[i];
   }
 }
 
 }  // namespace vit
 
-#endif  // CUSTOM_OPS_CUDA_PATCH_EMBED_CHUNKS_H_
+#endif  // CUSTOM_OPS_CUDA_PATCH_EMBED_OCTETS_H_

@@ -1,9 +1,10 @@
-// Attention on a GPU: cc/attention.h defines the problems, whose pointers are memory of the GPU.
-#ifndef CUSTOM_OPS_CUDA_ATTENTION_H_
-#define CUSTOM_OPS_CUDA_ATTENTION_H_
+// Attention on a GPU: cc/attention_problem.h defines the problems, whose pointers are memory of the
+// GPU.
+#ifndef CUSTOM_OPS_CUDA_CUDA_ATTENTION_H_
+#define CUSTOM_OPS_CUDA_CUDA_ATTENTION_H_
 
-#include "custom_ops/cc/attention.h"
-#include "custom_ops/cuda/execution.h"
+#include "custom_ops/cc/attention_problem.h"
+#include "custom_ops/cuda/cuda_execution.h"
 
 namespace vit {
 
@@ -26,4 +27,4 @@ CudaResult attention_taps(const AttentionTapsProblem& problem, const CudaExecuti
 
 }  // namespace vit
 
-#endif  // CUSTOM_OPS_CUDA_ATTENTION_H_
+#endif  // CUSTOM_OPS_CUDA_CUDA_ATTENTION_H_

@@ -1,8 +1,8 @@
 // How a call runs on a GPU. Launchers start work on a stream and return; they include neither
-// TensorFlow nor XLA. There are launchers for attention (attention.h) and for patches
-// (patch_embed.h), none for the encoder.
-#ifndef CUSTOM_OPS_CUDA_EXECUTION_H_
-#define CUSTOM_OPS_CUDA_EXECUTION_H_
+// TensorFlow nor XLA. There are launchers for attention (cuda_attention.h) and for patches
+// (cuda_patch_embed.h), none for the encoder.
+#ifndef CUSTOM_OPS_CUDA_CUDA_EXECUTION_H_
+#define CUSTOM_OPS_CUDA_CUDA_EXECUTION_H_
 
 #include <stdint.h>
 
@@ -56,4 +56,4 @@ const char* error_text(CudaResult result);
 
 }  // namespace vit
 
-#endif  // CUSTOM_OPS_CUDA_EXECUTION_H_
+#endif  // CUSTOM_OPS_CUDA_CUDA_EXECUTION_H_

@@ -1,6 +1,6 @@
-#include "custom_ops/cpu/attention/attention.h"
+#include "custom_ops/cpu/attention/cpu_attention.h"
 
-#include "custom_ops/cpu/attention/kernels.h"
+#include "custom_ops/cpu/attention/attention_kernels.h"
 #include "custom_ops/cpu/dispatch.h"
 
 namespace vit {

@@ -1,8 +1,8 @@
 // The attention kernels of one instruction set.
-#ifndef CUSTOM_OPS_CPU_ATTENTION_KERNELS_H_
-#define CUSTOM_OPS_CPU_ATTENTION_KERNELS_H_
+#ifndef CUSTOM_OPS_CPU_ATTENTION_ATTENTION_KERNELS_H_
+#define CUSTOM_OPS_CPU_ATTENTION_ATTENTION_KERNELS_H_
 
-#include "custom_ops/cc/attention.h"
+#include "custom_ops/cc/attention_problem.h"
 #include "custom_ops/cpu/isa.h"
 #include "custom_ops/cpu/kernel.h"
 
@@ -36,4 +36,4 @@ struct AttentionKernels {
 
 }  // namespace vit
 
-#endif  // CUSTOM_OPS_CPU_ATTENTION_KERNELS_H_
+#endif  // CUSTOM_OPS_CPU_ATTENTION_ATTENTION_KERNELS_H_

@@ -1,7 +1,7 @@
-#include "custom_ops/cpu/patch_embed/patch_embed.h"
+#include "custom_ops/cpu/patch_embed/cpu_patch_embed.h"
 
 #include "custom_ops/cpu/dispatch.h"
-#include "custom_ops/cpu/patch_embed/kernels.h"
+#include "custom_ops/cpu/patch_embed/patch_embed_kernels.h"
 
 namespace vit {
 

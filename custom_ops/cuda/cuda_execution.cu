@@ -1,4 +1,4 @@
-#include "custom_ops/cuda/execution.h"
+#include "custom_ops/cuda/cuda_execution.h"
 
 #include <cuda_runtime_api.h>
 #include <stdio.h>

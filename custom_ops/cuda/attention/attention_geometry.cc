@@ -1,4 +1,4 @@
-#include "custom_ops/cuda/attention/geometry.h"
+#include "custom_ops/cuda/attention/attention_geometry.h"
 
 namespace vit {
 namespace {
@@ -61,18 +61,18 @@ ForwardGeometry forward_geometry(DType type, const AttentionShape& shape, int64_
     const int64_t per_block = warps ? ceil_divide(warps, ceil_divide(warps, most)) : 1;
     result.queries = static_cast<int>(per_block) * per_warp;
     threads = static_cast<int>(per_block) * kWarpSize;
-    result.chunks = 1;
+    result.column_tiles = 1;
     // Two tiles of keys and two of values; at first, 128 queries in place of the second ones; at
     // last, 128 rows of the output.
     const int keys = 2 * (size == 80 ? kForwardKeys<80> : kForwardKeys<64>);
     shared = head_tile_bytes(size, keys + (keys > 128 ? keys : 128));
   } else {
     result.queries = kScalarTile;
-    result.chunks = ceil_divide(shape.head_size, kScalarTile);
+    result.column_tiles = ceil_divide(shape.head_size, kScalarTile);
     shared = kScalarProductBytes + kScalarTileBytes;
   }
   result.query_tiles = ceil_divide(shape.tokens, result.queries);
-  result.launch = {lines_of(shape) * result.query_tiles * result.chunks, threads, shared};
+  result.launch = {lines_of(shape) * result.query_tiles * result.column_tiles, threads, shared};
   return result;
 }
 

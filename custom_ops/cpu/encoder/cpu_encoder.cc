@@ -1,8 +1,8 @@
-#include "custom_ops/cpu/encoder/encoder.h"
+#include "custom_ops/cpu/encoder/cpu_encoder.h"
 
 #include <algorithm>
 
-#include "custom_ops/cpu/attention/attention.h"
+#include "custom_ops/cpu/attention/cpu_attention.h"
 #include "custom_ops/cpu/dispatch.h"
 #include "custom_ops/cpu/phases.h"
 
@@ -43,7 +43,7 @@ int64_t image_bytes(const EncoderImages& images) {
   return shape.height * shape.width * shape.channels * size_of(images.type);
 }
 
-// Memory for all blocks, in one piece.
+// Memory for all blocks, allocated at once.
 class Buffers {
  public:
   Buffers(const EncoderProblem& problem, DType activation)
@@ -166,7 +166,7 @@ class EncoderPhases {
                 PatchRowsProblem{images, buffers_.hidden, buffers_.patch_stride, stream});
     DenseProblem dense = new_dense(problem_.type, shape.batch * shape.patches(),
                                    shape.patch_elements(), width, images.kernel, images.bias);
-    dense.run = shape.patches();
+    dense.period = shape.patches();
     dense.input = buffers_.hidden;
     dense.input_stride = buffers_.patch_stride;
     dense.output = stream + prefix;
@@ -177,7 +177,7 @@ class EncoderPhases {
       dense.epilogue = Epilogue::kResidual;
       dense.residual = images.position + prefix;
       dense.residual_stride = width;
-      dense.residual_gap = -dense.run * width;
+      dense.residual_gap = -dense.period * width;
     }
     add(dense, problem_.block[0].weights);
   }

@@ -1,6 +1,6 @@
 // Products with the tile registers of Intel AMX: see products.h.
-#ifndef CUSTOM_OPS_CPU_GEMM_TILES_PRODUCT_H_
-#define CUSTOM_OPS_CPU_GEMM_TILES_PRODUCT_H_
+#ifndef CUSTOM_OPS_CPU_GEMM_AMX_PRODUCT_H_
+#define CUSTOM_OPS_CPU_GEMM_AMX_PRODUCT_H_
 
 #include "custom_ops/cpu/gemm/products.h"
 
@@ -15,10 +15,10 @@ VIT_INLINE void finish_stores() { asm volatile("" ::: "memory"); }
 
 // The shapes of the tile registers. Tiles 0 to 3 are sums of 2 x 2 tiles, 4 and 5 hold rows, 6 and
 // 7 hold weights.
-class TileShapes {
+class AmxShapes {
  public:
   // `first` and `second`: the rows of the upper and lower tiles, at most 16.
-  TileShapes(int64_t first, int64_t second) {
+  AmxShapes(int64_t first, int64_t second) {
     for (int i = 0; i < 8; ++i) {
       const int64_t rows = i >= 6 ? 16 : (i < 4 ? i >= 2 : i == 5) ? second : first;
       shapes_.rows[i] = static_cast<uint8_t>(rows);
@@ -37,22 +37,22 @@ class TileShapes {
 };
 
 // bfloat16 weights and activations, 32 x 32 sums at a time.
-struct TilesProduct {
+struct AmxProduct {
   using Weight = Bfloat16;
   using Activation = Bfloat16;
   using Element = Bfloat16;
   static constexpr int64_t kSumRows = 256, kMostRows = 256, kTileRows = 32;
   static constexpr double kPerCycle = 256;
 
-  // A tile holds 16 rows of 32 numbers.
-  static constexpr int64_t kTile = 16, kTileDepth = 32;
+  // A tile register holds 16 rows of 32 numbers.
+  static constexpr int64_t kRows = 16, kDepth = 32;
   // 64 columns of this depth take half the L1 cache, and are used for all rows. 256 was as fast,
   // 384 5 % slower (ViT-B/16, batch 1 and 8, Intel Xeon, 2026-11-23).
   static constexpr int64_t kMaxDepth = 192;
 
   template <class E>
   static int64_t steps(int64_t rows, int64_t depth) {
-    return ceil_divide(rows, 2 * kTile) * 2 * (depth / kTileDepth);
+    return ceil_divide(rows, 2 * kRows) * 2 * (depth / kDepth);
   }
   static int64_t scratch_bytes(int64_t) { return 0; }
   static const Bfloat16* prepare(const Bfloat16* panel, int64_t, void*) { return panel; }
@@ -60,24 +60,24 @@ struct TilesProduct {
   static void multiply(int64_t rows, int64_t depth, const Bfloat16* a, int64_t a_row,
                        const Bfloat16* panel, float* sums, NextPanel& next) {
     finish_stores();
-    const int64_t in_tiles = depth / kTileDepth * kTileDepth;
-    const int64_t rest = rows % (2 * kTile), whole = rows - rest;
-    const int64_t first = rest < kTile ? rest : kTile;
+    const int64_t in_tiles = depth / kDepth * kDepth;
+    const int64_t rest = rows % (2 * kRows), whole = rows - rest;
+    const int64_t first = rest < kRows ? rest : kRows;
     for (int64_t k = 0; k < in_tiles; k += kMaxDepth) {
       const int64_t count = in_tiles - k < kMaxDepth ? in_tiles - k : kMaxDepth;
       const Bfloat16* b = panel + k * kPanelColumns;
       if (whole) {
-        const TileShapes shapes(kTile, kTile);
-        for (int64_t i = 0; i < whole; i += 2 * kTile) {
+        const AmxShapes shapes(kRows, kRows);
+        for (int64_t i = 0; i < whole; i += 2 * kRows) {
           multiply_tiles<2>(count, a + i * a_row + k, a_row, b, sums + i * kPanelColumns, k > 0,
                             next);
         }
       }
       if (!rest) continue;
-      const TileShapes shapes(first, rest - first);
+      const AmxShapes shapes(first, rest - first);
       const Bfloat16* last = a + whole * a_row + k;
       float* last_sums = sums + whole * kPanelColumns;
-      if (rest > kTile) {
+      if (rest > kRows) {
         multiply_tiles<2>(count, last, a_row, b, last_sums, k > 0, next);
       } else {
         multiply_tiles<1>(count, last, a_row, b, last_sums, k > 0, next);
@@ -100,8 +100,8 @@ struct TilesProduct {
                                         const Bfloat16* b, float* sums, bool accumulate,
                                         NextPanel& next) {
     constexpr int64_t kStride = kPanelColumns * 4;  // bytes of a row of weights, and of sums
-    const Bfloat16* a_below = a + kTile * a_row;
-    float* below = sums + kTile * kPanelColumns;
+    const Bfloat16* a_below = a + kRows * a_row;
+    float* below = sums + kRows * kPanelColumns;
     for (int half = 0; half < 2; ++half, b += kPanelColumns, sums += 32, below += 32) {
       if (accumulate) {
         _tile_loadd(0, sums, kStride);
@@ -118,7 +118,7 @@ struct TilesProduct {
           _tile_zero(3);
         }
       }
-      for (int64_t k = 0; k < depth; k += kTileDepth) {
+      for (int64_t k = 0; k < depth; k += kDepth) {
         const Bfloat16* weights = b + k * kPanelColumns;
         next.prefetch();
         _tile_loadd(4, a + k, a_row * 2);
@@ -147,4 +147,4 @@ struct TilesProduct {
 
 #endif  // __AMX_BF16__
 
-#endif  // CUSTOM_OPS_CPU_GEMM_TILES_PRODUCT_H_
+#endif  // CUSTOM_OPS_CPU_GEMM_AMX_PRODUCT_H_

@@ -1,8 +1,8 @@
 // How attention is divided over a GPU: plain numbers, which tests check without a GPU.
-#ifndef CUSTOM_OPS_CUDA_ATTENTION_GEOMETRY_H_
-#define CUSTOM_OPS_CUDA_ATTENTION_GEOMETRY_H_
+#ifndef CUSTOM_OPS_CUDA_ATTENTION_ATTENTION_GEOMETRY_H_
+#define CUSTOM_OPS_CUDA_ATTENTION_ATTENTION_GEOMETRY_H_
 
-#include "custom_ops/cc/attention.h"
+#include "custom_ops/cc/attention_problem.h"
 #include "custom_ops/cuda/launch.h"
 
 namespace vit {
@@ -21,8 +21,8 @@ int padded_head_size(int64_t head_size);
 // Bytes of a tile of heads, `rows` of them, on tensor cores.
 int64_t head_tile_bytes(int64_t head_size, int64_t rows);
 
-// Whether rows of heads are whole chunks of 16 bytes, at multiples of 16 bytes from `data`, which
-// is qkv, out or a gradient of them.
+// Whether rows of heads are whole multiples of 16 bytes, at multiples of 16 bytes from `data`,
+// which is qkv, out or a gradient of them.
 bool has_aligned_rows(DType type, int64_t head_size, const void* data);
 
 // Keys, or rows of a tile on the scalar path, at a time.
@@ -48,13 +48,13 @@ struct LogitScales {
 };
 LogitScales logit_scales(const AttentionProblem& problem, AttentionPath path);
 
-// What a block of attention_forward computes: `queries` queries of a line, and `chunks` blocks
-// compute 64 columns of the output each (1 on tensor cores: all columns).
+// What a block of attention_forward computes: `queries` queries of a line, and `column_tiles`
+// blocks compute 64 columns of the output each (1 on tensor cores: all columns).
 struct ForwardGeometry {
   AttentionPath path;
   int queries;
-  int64_t query_tiles, chunks;  // of a line
-  LaunchShape launch;           // blocks: lines, slowest, query tiles, chunks
+  int64_t query_tiles, column_tiles;  // of a line
+  LaunchShape launch;           // blocks: lines, slowest, query tiles, column_tiles
 };
 ForwardGeometry forward_geometry(DType type, const AttentionShape& shape, int64_t most_shared);
 
@@ -74,4 +74,4 @@ int64_t lines_of(const AttentionShape& shape);
 
 }  // namespace vit
 
-#endif  // CUSTOM_OPS_CUDA_ATTENTION_GEOMETRY_H_
+#endif  // CUSTOM_OPS_CUDA_ATTENTION_ATTENTION_GEOMETRY_H_

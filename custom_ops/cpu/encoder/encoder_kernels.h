@@ -1,10 +1,10 @@
 // The kernels of the encoder for one instruction set.
-#ifndef CUSTOM_OPS_CPU_ENCODER_KERNELS_H_
-#define CUSTOM_OPS_CPU_ENCODER_KERNELS_H_
+#ifndef CUSTOM_OPS_CPU_ENCODER_ENCODER_KERNELS_H_
+#define CUSTOM_OPS_CPU_ENCODER_ENCODER_KERNELS_H_
 
-#include "custom_ops/cc/attention.h"
+#include "custom_ops/cc/attention_problem.h"
 #include "custom_ops/cc/dtype.h"
-#include "custom_ops/cc/encoder.h"
+#include "custom_ops/cc/encoder_problem.h"
 #include "custom_ops/cpu/gemm/dense.h"
 #include "custom_ops/cpu/isa.h"
 #include "custom_ops/cpu/kernel.h"
@@ -68,4 +68,4 @@ struct EncoderKernels {
 
 }  // namespace vit
 
-#endif  // CUSTOM_OPS_CPU_ENCODER_KERNELS_H_
+#endif  // CUSTOM_OPS_CPU_ENCODER_ENCODER_KERNELS_H_

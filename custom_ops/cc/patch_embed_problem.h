@@ -1,8 +1,8 @@
 // Images to tokens in one pass over the pixels (Dosovitskiy et al., 2021, 3.1), and the extraction
 // of patches alone. This header defines the problems that a device solves. Tensors are dense; data
 // must be aligned to its element type only.
-#ifndef CUSTOM_OPS_CC_PATCH_EMBED_H_
-#define CUSTOM_OPS_CC_PATCH_EMBED_H_
+#ifndef CUSTOM_OPS_CC_PATCH_EMBED_PROBLEM_H_
+#define CUSTOM_OPS_CC_PATCH_EMBED_PROBLEM_H_
 
 #include <stdint.h>
 
@@ -70,4 +70,4 @@ struct PatchCopyProblem {
 
 }  // namespace vit
 
-#endif  // CUSTOM_OPS_CC_PATCH_EMBED_H_
+#endif  // CUSTOM_OPS_CC_PATCH_EMBED_PROBLEM_H_

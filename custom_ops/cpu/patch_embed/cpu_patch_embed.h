@@ -1,10 +1,10 @@
-// The patch embedding on the CPU: cc/patch_embed.h defines the problems. Results have the same bits
-// for any number of threads.
-#ifndef CUSTOM_OPS_CPU_PATCH_EMBED_PATCH_EMBED_H_
-#define CUSTOM_OPS_CPU_PATCH_EMBED_PATCH_EMBED_H_
+// The patch embedding on the CPU: cc/patch_embed_problem.h defines the problems. Results have the
+// same bits for any number of threads.
+#ifndef CUSTOM_OPS_CPU_PATCH_EMBED_CPU_PATCH_EMBED_H_
+#define CUSTOM_OPS_CPU_PATCH_EMBED_CPU_PATCH_EMBED_H_
 
 #include "custom_ops/cc/execution.h"
-#include "custom_ops/cc/patch_embed.h"
+#include "custom_ops/cc/patch_embed_problem.h"
 
 namespace vit {
 
@@ -23,4 +23,4 @@ void clear_unread_pixels(const PatchShape& shape, int64_t element_size, void* im
 
 }  // namespace vit
 
-#endif  // CUSTOM_OPS_CPU_PATCH_EMBED_PATCH_EMBED_H_
+#endif  // CUSTOM_OPS_CPU_PATCH_EMBED_CPU_PATCH_EMBED_H_

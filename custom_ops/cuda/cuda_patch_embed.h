@@ -1,10 +1,10 @@
-// The patch embedding on a GPU: cc/patch_embed.h defines the problems, whose pointers are memory of
-// the GPU.
-#ifndef CUSTOM_OPS_CUDA_PATCH_EMBED_H_
-#define CUSTOM_OPS_CUDA_PATCH_EMBED_H_
+// The patch embedding on a GPU: cc/patch_embed_problem.h defines the problems, whose pointers are
+// memory of the GPU.
+#ifndef CUSTOM_OPS_CUDA_CUDA_PATCH_EMBED_H_
+#define CUSTOM_OPS_CUDA_CUDA_PATCH_EMBED_H_
 
-#include "custom_ops/cc/patch_embed.h"
-#include "custom_ops/cuda/execution.h"
+#include "custom_ops/cc/patch_embed_problem.h"
+#include "custom_ops/cuda/cuda_execution.h"
 
 namespace vit {
 
@@ -22,4 +22,4 @@ CudaResult restore_patches(const PatchCopyProblem& problem, const CudaExecution&
 
 }  // namespace vit
 
-#endif  // CUSTOM_OPS_CUDA_PATCH_EMBED_H_
+#endif  // CUSTOM_OPS_CUDA_CUDA_PATCH_EMBED_H_

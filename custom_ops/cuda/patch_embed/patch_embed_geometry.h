@@ -3,10 +3,10 @@
 //   forward:   tokens [patches of the batch, features] = patches . kernel
 //   d_images:  patches [patches of the batch, elements of a patch] = d_tokens . kernel^T
 //   d_kernel:  [elements of a patch, features] = patches^T . d_tokens
-#ifndef CUSTOM_OPS_CUDA_PATCH_EMBED_GEOMETRY_H_
-#define CUSTOM_OPS_CUDA_PATCH_EMBED_GEOMETRY_H_
+#ifndef CUSTOM_OPS_CUDA_PATCH_EMBED_PATCH_EMBED_GEOMETRY_H_
+#define CUSTOM_OPS_CUDA_PATCH_EMBED_PATCH_EMBED_GEOMETRY_H_
 
-#include "custom_ops/cc/patch_embed.h"
+#include "custom_ops/cc/patch_embed_problem.h"
 #include "custom_ops/cuda/launch.h"
 
 namespace vit {
@@ -94,4 +94,4 @@ bool has_aligned_pixels(const PatchGrid& grid, DType image_type, const void* ima
 
 }  // namespace vit
 
-#endif  // CUSTOM_OPS_CUDA_PATCH_EMBED_GEOMETRY_H_
+#endif  // CUSTOM_OPS_CUDA_PATCH_EMBED_PATCH_EMBED_GEOMETRY_H_

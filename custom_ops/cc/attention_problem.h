@@ -6,8 +6,8 @@
 // each [heads, head_size]. Every token attends to the tokens of its line. Strides say where
 // positions lie, so rows and columns of a grid need no transpose. All tensors are dense; data must
 // be aligned to its element type only.
-#ifndef CUSTOM_OPS_CC_ATTENTION_H_
-#define CUSTOM_OPS_CC_ATTENTION_H_
+#ifndef CUSTOM_OPS_CC_ATTENTION_PROBLEM_H_
+#define CUSTOM_OPS_CC_ATTENTION_PROBLEM_H_
 
 #include <stdint.h>
 
@@ -93,4 +93,4 @@ struct AttentionTapsProblem : AttentionProblem {
 
 }  // namespace vit
 
-#endif  // CUSTOM_OPS_CC_ATTENTION_H_
+#endif  // CUSTOM_OPS_CC_ATTENTION_PROBLEM_H_

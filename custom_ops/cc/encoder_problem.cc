@@ -1,4 +1,4 @@
-#include "custom_ops/cc/encoder.h"
+#include "custom_ops/cc/encoder_problem.h"
 
 namespace vit {
 

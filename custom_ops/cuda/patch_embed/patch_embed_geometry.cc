@@ -1,4 +1,4 @@
-#include "custom_ops/cuda/patch_embed/geometry.h"
+#include "custom_ops/cuda/patch_embed/patch_embed_geometry.h"
 
 namespace vit {
 

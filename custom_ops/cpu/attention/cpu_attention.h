@@ -1,9 +1,9 @@
-// Attention on the CPU: cc/attention.h defines the problems. All functions are deterministic:
-// results have the same bits for any number of threads.
-#ifndef CUSTOM_OPS_CPU_ATTENTION_ATTENTION_H_
-#define CUSTOM_OPS_CPU_ATTENTION_ATTENTION_H_
+// Attention on the CPU: cc/attention_problem.h defines the problems. All functions are
+// deterministic: results have the same bits for any number of threads.
+#ifndef CUSTOM_OPS_CPU_ATTENTION_CPU_ATTENTION_H_
+#define CUSTOM_OPS_CPU_ATTENTION_CPU_ATTENTION_H_
 
-#include "custom_ops/cc/attention.h"
+#include "custom_ops/cc/attention_problem.h"
 #include "custom_ops/cc/execution.h"
 #include "custom_ops/cpu/kernel.h"
 
@@ -27,4 +27,4 @@ int64_t attention_forward_scratch(const AttentionForwardProblem& problem);
 
 }  // namespace vit
 
-#endif  // CUSTOM_OPS_CPU_ATTENTION_ATTENTION_H_
+#endif  // CUSTOM_OPS_CPU_ATTENTION_CPU_ATTENTION_H_

@@ -1,5 +1,5 @@
 // Compiled once for every instruction set, with -DVIT_ISA=<name>: see simd/vectors.h.
-#include "custom_ops/cpu/attention/kernels.h"
+#include "custom_ops/cpu/attention/attention_kernels.h"
 
 #include "custom_ops/cpu/attention/backward.h"
 #include "custom_ops/cpu/attention/bias_gradient.h"

@@ -1,10 +1,10 @@
 // The encoder on the CPU.
-#ifndef CUSTOM_OPS_CPU_ENCODER_ENCODER_H_
-#define CUSTOM_OPS_CPU_ENCODER_ENCODER_H_
+#ifndef CUSTOM_OPS_CPU_ENCODER_CPU_ENCODER_H_
+#define CUSTOM_OPS_CPU_ENCODER_CPU_ENCODER_H_
 
-#include "custom_ops/cc/encoder.h"
+#include "custom_ops/cc/encoder_problem.h"
 #include "custom_ops/cc/execution.h"
-#include "custom_ops/cpu/encoder/kernels.h"
+#include "custom_ops/cpu/encoder/encoder_kernels.h"
 
 namespace vit {
 
@@ -21,4 +21,4 @@ Result encoder_with(const EncoderKernels& kernels, const EncoderProblem& problem
 
 }  // namespace vit
 
-#endif  // CUSTOM_OPS_CPU_ENCODER_ENCODER_H_
+#endif  // CUSTOM_OPS_CPU_ENCODER_CPU_ENCODER_H_

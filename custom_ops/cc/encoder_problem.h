@@ -12,13 +12,13 @@
 // every instruction set reads in its own vectors or tiles. The weights of a block are the layers
 // qkv (q | k | v, each [heads, head_size]), out, fc1 and fc2, one behind the other; the biases are
 // theirs, in float and without padding. custom_ops/packing.py packs them.
-#ifndef CUSTOM_OPS_CC_ENCODER_H_
-#define CUSTOM_OPS_CC_ENCODER_H_
+#ifndef CUSTOM_OPS_CC_ENCODER_PROBLEM_H_
+#define CUSTOM_OPS_CC_ENCODER_PROBLEM_H_
 
 #include <stdint.h>
 
 #include "custom_ops/cc/dtype.h"
-#include "custom_ops/cc/patch_embed.h"
+#include "custom_ops/cc/patch_embed_problem.h"
 
 namespace vit {
 
@@ -81,4 +81,4 @@ int64_t encoder_biases_size(int64_t width, int64_t mlp_size);
 
 }  // namespace vit
 
-#endif  // CUSTOM_OPS_CC_ENCODER_H_
+#endif  // CUSTOM_OPS_CC_ENCODER_PROBLEM_H_

@@ -1,5 +1,5 @@
 // Compiled once for every instruction set, with -DVIT_ISA=<name>: see simd/vectors.h.
-#include "custom_ops/cpu/patch_embed/kernels.h"
+#include "custom_ops/cpu/patch_embed/patch_embed_kernels.h"
 
 #include "custom_ops/cpu/element_types.h"
 #include "custom_ops/cpu/patch_embed/forward.h"

@@ -1,12 +1,12 @@
 // Compiled once for every instruction set, with -DVIT_ISA=<name>: see simd/vectors.h.
-#include "custom_ops/cpu/encoder/kernels.h"
+#include "custom_ops/cpu/encoder/encoder_kernels.h"
 
 #include "custom_ops/cpu/encoder/first_row.h"
 #include "custom_ops/cpu/encoder/layer_norm.h"
 #include "custom_ops/cpu/encoder/patch_rows.h"
-#include "custom_ops/cpu/encoder/tile_attention.h"
+#include "custom_ops/cpu/encoder/amx_attention.h"
 #include "custom_ops/cpu/gemm/dense_kernel.h"
-#include "custom_ops/cpu/gemm/tiles_product.h"
+#include "custom_ops/cpu/gemm/amx_product.h"
 
 namespace vit {
 namespace VIT_ISA {
@@ -35,8 +35,7 @@ EncoderKernels EncoderKernels::of(DType type) {
   using namespace VIT_ISA;
 #if defined(__AMX_BF16__)
   if (type == DType::kBfloat16) {
-    return table_of_product<TilesProduct>(type,
-                                          Kernel<AttentionForwardProblem>::of<TileAttention>());
+    return table_of_product<AmxProduct>(type, Kernel<AttentionForwardProblem>::of<AmxAttention>());
   }
 #elif defined(__AVX512BF16__)
   if (type == DType::kBfloat16) return table_of_product<PairProduct>(type);

@@ -1,13 +1,13 @@
-// Attention forward with the tile registers of Intel AMX, for bfloat16: cc/attention.h defines the
-// problem. It has no bias, and statistics are not written.
+// Attention forward with the tile registers of Intel AMX, for bfloat16: cc/attention_problem.h
+// defines the problem. It has no bias, and statistics are not written.
 //
 // Queries are rows. All logits of 32 queries are computed, then their softmax, and then the sums of
 // values: they stay in the L2 cache up to some thousands of tokens.
-#ifndef CUSTOM_OPS_CPU_ENCODER_TILE_ATTENTION_H_
-#define CUSTOM_OPS_CPU_ENCODER_TILE_ATTENTION_H_
+#ifndef CUSTOM_OPS_CPU_ENCODER_AMX_ATTENTION_H_
+#define CUSTOM_OPS_CPU_ENCODER_AMX_ATTENTION_H_
 
 #include "custom_ops/cpu/attention/logits.h"
-#include "custom_ops/cpu/gemm/tiles_product.h"
+#include "custom_ops/cpu/gemm/amx_product.h"
 #include "custom_ops/cpu/simd/math.h"
 
 #if defined(__AMX_BF16__)
@@ -21,9 +21,9 @@ constexpr float kExp2Short[] = {0.999999285f, 0.693121791f, 0.240247443f, 0.0559
                                 0.00957010221f};
 
 // A unit is a group of queries of a head of an image. The head size is even.
-struct TileAttention {
-  static constexpr int64_t kTile = 16;
-  static constexpr int64_t kQueries = 2 * kTile;  // of a block
+struct AmxAttention {
+  static constexpr int64_t kRows = 16;
+  static constexpr int64_t kQueries = 2 * kRows;  // of a block
   static constexpr int64_t kUnit = 32;  // keys and numbers of a head are padded to it
 
   static int64_t groups(const AttentionShape& shape) {
@@ -88,7 +88,7 @@ struct TileAttention {
     explicit Sizes(const AttentionShape& shape)
         : keys(round_up(shape.tokens, kUnit)),
           head(round_up(shape.head_size, kUnit)),
-          logits_stride(keys + kTile) {}
+          logits_stride(keys + kRows) {}
   };
 
   struct Block {
@@ -122,7 +122,7 @@ struct TileAttention {
   static void run_block(const AttentionForwardProblem& problem, const Line<Bfloat16>& line,
                         const Bfloat16* qkv, int64_t query, const Sizes& sizes, Block& block) {
     const int64_t left = line.tokens - query, queries = left < kQueries ? left : kQueries;
-    const int64_t first = queries < kTile ? queries : kTile;
+    const int64_t first = queries < kRows ? queries : kRows;
     for (int64_t i = 0; i < queries; ++i) {
       const Bfloat16* from = qkv + (query + i) * line.step;
       Bfloat16* to = reinterpret_cast<Bfloat16*>(block.queries + i * (sizes.head / 2));
@@ -132,9 +132,9 @@ struct TileAttention {
         store_rounded(to + j, count > 0 ? load_first(from + j, count) : Vector<float>{});
       }
     }
-    const TileShapes shapes(first, queries - first);
+    const AmxShapes shapes(first, queries - first);
     const Bfloat16* rows = reinterpret_cast<const Bfloat16*>(block.queries);
-    multiply(queries > kTile, rows, sizes.head, block.keys, sizes.keys, sizes.head, sizes.keys,
+    multiply(queries > kRows, rows, sizes.head, block.keys, sizes.keys, sizes.head, sizes.keys,
              block.logits, sizes.logits_stride);
     Vector<float> inverse[kQueries];
     const float factor = static_cast<float>(kLog2E * problem.scale);
@@ -143,7 +143,7 @@ struct TileAttention {
           broadcast<float>(1 / exponentials(block.logits + i * sizes.logits_stride, line.tokens,
                                             factor, sizes.keys, block.weights + i * sizes.keys));
     }
-    multiply(queries > kTile, block.weights, sizes.keys, block.values, sizes.head, sizes.keys,
+    multiply(queries > kRows, block.weights, sizes.keys, block.values, sizes.head, sizes.keys,
              sizes.head, block.sums, sizes.head);
     Bfloat16* out = static_cast<Bfloat16*>(problem.out) + line.out_offset + query * line.out_step;
     for (int64_t i = 0; i < queries; ++i, out += line.out_step) {
@@ -163,7 +163,7 @@ struct TileAttention {
                        int64_t b_row, int64_t depth, int64_t columns, float* c, int64_t c_row) {
     finish_stores();
     const int64_t a_bytes = a_row * 2, b_bytes = b_row * 4, c_bytes = c_row * 4;
-    for (int64_t j = 0; j < columns; j += 2 * kTile) {
+    for (int64_t j = 0; j < columns; j += 2 * kRows) {
       _tile_zero(0);
       _tile_zero(1);
       if (has_second) {
@@ -174,20 +174,20 @@ struct TileAttention {
         const Pair* now = b + k / 2 * b_row + j;
         _tile_loadd(4, a + k, a_bytes);
         _tile_loadd(6, now, b_bytes);
-        _tile_loadd(7, now + kTile, b_bytes);
+        _tile_loadd(7, now + kRows, b_bytes);
         _tile_dpbf16ps(0, 4, 6);
         _tile_dpbf16ps(1, 4, 7);
         if (has_second) {
-          _tile_loadd(5, a + kTile * a_row + k, a_bytes);
+          _tile_loadd(5, a + kRows * a_row + k, a_bytes);
           _tile_dpbf16ps(2, 5, 6);
           _tile_dpbf16ps(3, 5, 7);
         }
       }
       _tile_stored(0, c + j, c_bytes);
-      _tile_stored(1, c + j + kTile, c_bytes);
+      _tile_stored(1, c + j + kRows, c_bytes);
       if (has_second) {
-        _tile_stored(2, c + kTile * c_row + j, c_bytes);
-        _tile_stored(3, c + kTile * c_row + j + kTile, c_bytes);
+        _tile_stored(2, c + kRows * c_row + j, c_bytes);
+        _tile_stored(3, c + kRows * c_row + j + kRows, c_bytes);
       }
     }
   }
@@ -238,4 +238,4 @@ struct TileAttention {
 
 #endif  // __AMX_BF16__
 
-#endif  // CUSTOM_OPS_CPU_ENCODER_TILE_ATTENTION_H_
+#endif  // CUSTOM_OPS_CPU_ENCODER_AMX_ATTENTION_H_

@@ -1,8 +1,8 @@
 // The kernels of the patch embedding of one instruction set.
-#ifndef CUSTOM_OPS_CPU_PATCH_EMBED_KERNELS_H_
-#define CUSTOM_OPS_CPU_PATCH_EMBED_KERNELS_H_
+#ifndef CUSTOM_OPS_CPU_PATCH_EMBED_PATCH_EMBED_KERNELS_H_
+#define CUSTOM_OPS_CPU_PATCH_EMBED_PATCH_EMBED_KERNELS_H_
 
-#include "custom_ops/cc/patch_embed.h"
+#include "custom_ops/cc/patch_embed_problem.h"
 #include "custom_ops/cpu/isa.h"
 #include "custom_ops/cpu/kernel.h"
 
@@ -20,4 +20,4 @@ struct PatchEmbedKernels {
 
 }  // namespace vit
 
-#endif  // CUSTOM_OPS_CPU_PATCH_EMBED_KERNELS_H_
+#endif  // CUSTOM_OPS_CPU_PATCH_EMBED_PATCH_EMBED_KERNELS_H_

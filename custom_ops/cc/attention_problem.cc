@@ -1,4 +1,4 @@
-#include "custom_ops/cc/attention.h"
+#include "custom_ops/cc/attention_problem.h"
 
 #include <float.h>
 #include <math.h>
