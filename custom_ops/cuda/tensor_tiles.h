@@ -59,15 +59,15 @@ struct Rows {
 };
 
 // Starts to copy the columns of aligned rows from kFirst on. A thread copies the same columns of
-// several rows, so it needs few registers for addresses: a power of two of groups of 8 elements,
+// several rows, so it needs few registers for addresses: a power of two of octets (8 elements),
 // then the rest.
 template <int kFirst, class T, int kRows, int kColumns>
 VIT_DEVICE void copy_columns(const Tile<T, kRows, kColumns>& tile, const Rows<T>& from,
                              int threads) {
   constexpr int kLeft = (kColumns - kFirst) / 8;
-  constexpr int kChunks = kLeft >= 16 ? 16 : kLeft >= 8 ? 8 : kLeft >= 4 ? 4 : 2;
-  const int first = thread_index() / kChunks, step = threads / kChunks;
-  const int column = kFirst + thread_index() % kChunks * 8;
+  constexpr int kOctets = kLeft >= 16 ? 16 : kLeft >= 8 ? 8 : kLeft >= 4 ? 4 : 2;
+  const int first = thread_index() / kOctets, step = threads / kOctets;
+  const int column = kFirst + thread_index() % kOctets * 8;
   const int rows = column < from.columns ? from.rows : 0;
   const T* source = from.data + first * from.stride + column;
   T* target = tile.at(first, column);
@@ -79,7 +79,7 @@ VIT_DEVICE void copy_columns(const Tile<T, kRows, kColumns>& tile, const Rows<T>
     source += step * from.stride;
     target += step * Tile<T, kRows, kColumns>::kPitch;
   }
-  if constexpr (kLeft > kChunks) copy_columns<kFirst + 8 * kChunks>(tile, from, threads);
+  if constexpr (kLeft > kOctets) copy_columns<kFirst + 8 * kOctets>(tile, from, threads);
 }
 
 // Starts to fill a tile; all `threads` threads of the block call it. If the rows are aligned the

@@ -94,7 +94,7 @@ VIT_DEVICE void share_tile(const ScalarTile& tile, float* shared) {
   sync_block();
 }
 
-// The tile and the chunk of columns of a block: see BackwardGeometry.
+// The tiles of queries and of columns of a block: see BackwardGeometry.
 struct ScalarPlace {
   uint32_t index;  // of the line
   Line line;
