@@ -35,7 +35,7 @@ from pipelines.config.augmentation import Augmentation
 from pipelines.config.data import Sampling
 from pipelines.data import pipeline, stateless_random
 from pipelines.data.order import TrainBatches, TrainOrder
-from pipelines.data.reading import parallel_calls
+from pipelines.data.reading import cores
 from pipelines.data.sources import record_writer
 from pipelines.data.sources.open import open_source
 from pipelines.data.transforms import augmentation
@@ -245,7 +245,7 @@ def main(rounds=5, images=8192, folder=None):
 
 
 def report(rates, order, title):
-    print(f"{title}, batches of {BATCH}, {parallel_calls()} cores, wall time")
+    print(f"{title}, batches of {BATCH}, {cores()} cores, wall time")
     print(f"{'images/s':28} {'best':>8} {'median':>8} {'spread':>8}")
     middle = {name: statistics.median(values) for name, values in rates.items()}
     for name, values in rates.items():
