@@ -1,4 +1,4 @@
-"""Images per second of the input in wall time, from files on disk, beside plain tf.data.
+"""Images per second of the input, from files on disk, beside plain tf.data: wall and CPU time.
 
 96 different JPEGs with the sizes of ImageNet (bench_data.py) are written as a folder, as
 TFRecord files and as a TFDS data set. They are read once before, so they are in the page cache if
@@ -6,8 +6,10 @@ it is large enough. Without decoding: batches of encoded images in training orde
 Inception crop, mirroring and resize to 224, as float32. Plain tf.data reads the same TFRecord files
 and decodes with the same ops: list of files, shuffled -> `interleave` of `TFRecordDataset` ->
 `shuffle` with the same window -> parse (and decode) -> batch -> prefetch, all parallel with
-AUTOTUNE. Outputs are verified first. All take turns in every round. Whole windows are timed, after
-one that does not count, since the first batch of a window arrives when all of it has been read.
+AUTOTUNE. Outputs are verified first. All take turns in every round. Every round has another seed,
+as the time of an image depends on its crop. Whole windows are timed, after one that does not count,
+since the first batch of a window arrives when all of it has been read. Other load disturbs the CPU
+time, of all threads of the process, less than the wall time.
 
 `order` is the time per image of the order of 300 million examples, without any files.
 
@@ -15,10 +17,12 @@ usage: python -m benchmarks.bench_input [rounds] [images] [folder for the files]
 """
 
 import collections
+import functools
 import gc
 import hashlib
 import json
 import os
+import resource
 import statistics
 import sys
 import tempfile
@@ -35,7 +39,7 @@ from pipelines.config.augmentation import Augmentation
 from pipelines.config.data import Sampling
 from pipelines.data import pipeline, stateless_random
 from pipelines.data.order import TrainBatches, TrainOrder
-from pipelines.data.reading import parallel_calls
+from pipelines.data.reading import cores
 from pipelines.data.sources import record_writer
 from pipelines.data.sources.open import open_source
 from pipelines.data.transforms import augmentation
@@ -105,11 +109,13 @@ def _write_tfds(folder, paths):
     InputBenchmark(data_dir=folder).download_and_prepare(download_config=config)
 
 
-def ours(source, window, decoded):
+def ours(source, window, decoded, seed, skips_bad_images=False):
     """Batches of this project: image, label."""
-    sampling = Sampling(batch_size=BATCH, shuffle_window=window, seed=0, sharding="global")
+    sampling = Sampling(batch_size=BATCH, shuffle_window=window, seed=seed, sharding="global")
     dataset = (
-        pipeline.train_dataset(source, sampling, Augmentation(), PREPROCESSING)
+        pipeline.train_dataset(
+            source, sampling, Augmentation(), PREPROCESSING, skips_bad_images=skips_bad_images
+        )
         if decoded
         else pipeline.encoded_dataset(source, sampling)
     )
@@ -184,17 +190,23 @@ def verify(datasets, folder, images):
 
 
 def measure(dataset, window, windows):
-    """Images per second of some windows, after the first one."""
+    """Seconds per image of some windows, after the first one: wall time, CPU time."""
     iterator = iter(dataset)
     for _ in range(window // BATCH + 1):
         next(iterator)
-    begin = time.perf_counter()
+    begin = _seconds()
     for _ in range(windows * window // BATCH):
         next(iterator)
-    rate = windows * window / (time.perf_counter() - begin)
+    taken = (_seconds() - begin) / (windows * window)
     del iterator
     gc.collect()  # Ends the threads that read ahead.
-    return rate
+    return taken
+
+
+def _seconds():
+    """The clock, and the CPU time of all threads of this process."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return np.array([time.perf_counter(), used.ru_utime + used.ru_stime])
 
 
 def measure_order(windows=40):
@@ -231,37 +243,51 @@ def main(rounds=5, images=8192, folder=None):
             "tfds": open_source("input_benchmark", "train", f"{data}/tfds"),
             "folder": open_source(f"folder:{data}/folder", "train"),
         }
-        datasets = {"plain tf.data": plain(data, window, False)}
-        datasets |= {name: ours(source, window, False) for name, source in sources.items()}
-        datasets["plain tf.data, decoded"] = plain(data, window, True)
-        datasets["tfrecord, decoded"] = ours(sources["tfrecord"], window, True)
-        verify(datasets, data, images)
-        rates = {name: [] for name in datasets}
-        for _ in range(rounds):
-            for name, dataset in datasets.items():
+
+        def datasets(seed):
+            tfrecord = functools.partial(ours, sources["tfrecord"], window, True, seed)
+            return {
+                "plain tf.data": plain(data, window, False),
+                **{name: ours(source, window, False, seed) for name, source in sources.items()},
+                "plain tf.data, decoded": plain(data, window, True),
+                "tfrecord, decoded": tfrecord(),
+                "tfrecord, decoded, bad_images=skip": tfrecord(skips_bad_images=True),
+            }
+
+        verify(datasets(0), data, images)
+        seconds = collections.defaultdict(list)
+        for turn in range(rounds):
+            for name, dataset in datasets(turn).items():
                 windows = 1 if "decoded" in name else 2 * WINDOWS
-                rates[name].append(measure(dataset, window, windows))
-    report(rates, order, f"{images:,} JPEGs of {size / 1e3:.0f} kB, windows of {window:,}")
+                seconds[name].append(measure(dataset, window, windows))
+    report(seconds, order, f"{images:,} JPEGs of {size / 1e3:.0f} kB, windows of {window:,}")
 
 
-def report(rates, order, title):
-    print(f"{title}, batches of {BATCH}, {parallel_calls()} cores, wall time")
-    print(f"{'images/s':28} {'best':>8} {'median':>8} {'spread':>8}")
-    middle = {name: statistics.median(values) for name, values in rates.items()}
+def report(seconds, order, title):
+    print(f"{title}, batches of {BATCH}, {cores()} cores, wall time; medians of CPU time")
+    print(f"{'images/s':36} {'best':>8} {'median':>8} {'spread':>8}   CPU ms per image")
+    wall, cpu = ({n: np.array(rows)[:, i] for n, rows in seconds.items()} for i in range(2))
+    rates = {name: (1 / times).tolist() for name, times in wall.items()}
     for name, values in rates.items():
-        spread = max(values) - min(values)
-        print(f"{name:28} {max(values):8,.0f} {middle[name]:8,.0f} {spread:8,.0f}")
+        best, spread = max(values), max(values) - min(values)
+        numbers = f"{best:8,.0f} {statistics.median(values):8,.0f} {spread:8,.0f}"
+        print(f"{name:36} {numbers} {statistics.median(cpu[name]) * 1e3:18.3f}")
+    middle = {name: statistics.median(values) for name, values in rates.items()}
     print(f"tfrecord: {middle['tfrecord']:,.0f} images/s (at least {LEAST_ENCODED:,})")
-    ratios = {f"{first} / {second}": middle[first] / middle[second] for first, second, _ in BARS}
-    for (name, ratio), (*_, bar) in zip(ratios.items(), BARS, strict=True):
-        print(f"{name}: {ratio:.2f} (at least {bar})")
+    ratios = {}
+    for first, second, bar in BARS:
+        ratios[f"{first} / {second}"] = ratio = middle[first] / middle[second]
+        in_cpu = statistics.median(cpu[second]) / statistics.median(cpu[first])
+        print(f"{first} / {second}: {ratio:.2f} (at least {bar}); by CPU time {in_cpu:.2f}")
     print(
         f"order of {ORDER_EXAMPLES:,} examples: {order['microseconds']:.2f} us per image "
         f"(less than {MOST_ORDER:g}), first window {order['first_window_seconds']:.2f} s; "
         f"{order['order_bytes'] / 1e6:.0f} MB for the order, and 8 bytes for the offset of each "
         f"record in the files read so far: {8 * ORDER_EXAMPLES / 1e9:.1f} GB for all"
     )
-    print(json.dumps({"images_per_second": rates, "ratios": ratios, "order": order}))
+    per_image = {name: times.tolist() for name, times in cpu.items()}
+    result = {"images_per_second": rates, "cpu_seconds_per_image": per_image}
+    print(json.dumps(result | {"ratios": ratios, "order": order}))
 
 
 if __name__ == "__main__":

@@ -148,7 +148,7 @@ def _check(data):
 def _measure(values, experiment, source):
     """Returns the rates of the input and of the model, and the function that formats them."""
     from pipelines.data import throughput
-    from pipelines.data.reading import parallel_calls
+    from pipelines.data.reading import cores
 
     preprocessing = experiment.train_preprocessing()
     measured = throughput.measure(
@@ -167,7 +167,7 @@ def _measure(values, experiment, source):
         "model": experiment.model.name,
         "image_size": list(preprocessing.image_size),
         "batch_size": experiment.train.batch_size,
-        "cores": parallel_calls(),
+        "cores": cores(),
         "seconds": values.throughput,
     }
     if values.teraflops is not None:

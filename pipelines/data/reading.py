@@ -19,6 +19,10 @@ from pipelines.errors import DataError
 
 # Rows that leave a window at a time: enough to make the cost of a call negligible.
 _ROWS_PER_CHUNK = 128
+# Images that are given to TensorFlow at a time, for each core. A core decodes one of them after the
+# other. With only one, cores wait for the next image, and at the end of each batch for the slowest
+# image of it: two cores worked 91 % of the time, and 98 % with 16.
+_IMAGES_PER_CORE = 16
 # With `skips_bad_images`, images are decoded in groups of this size, within a group one after the
 # other. Smaller groups are slower; larger groups need more memory, because each core holds a few.
 _GROUP = 32
@@ -173,8 +177,8 @@ def _locate_windows(source, windows, columns):
         yield location, len(stored) + 1, rows, columns(window, ids)
 
 
-def parallel_calls():
-    """The number of images that a pipeline decodes at the same time: one per core."""
+def cores():
+    """The number of processor cores of this process; each decodes one image at a time."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -202,7 +206,7 @@ def decode_batches(examples, decode, batch_size, preprocessing, skips_bad_images
             image = decode(example["image"], example.pop("seed"))
             return {**example, "image": image}
 
-        images = examples.map(decode_example, parallel_calls(), deterministic=True)
+        images = examples.map(decode_example, _IMAGES_PER_CORE * cores(), deterministic=True)
         return images.batch(batch_size, drop_remainder=True)
 
     group = min(_GROUP, batch_size)
@@ -229,8 +233,8 @@ def decode_batches(examples, decode, batch_size, preprocessing, skips_bad_images
     # `Dataset.get_single_element` would also work, but op determinism runs it in one thread.
     images = groups.interleave(
         decode_group,
-        cycle_length=parallel_calls(),
-        num_parallel_calls=parallel_calls(),
+        cycle_length=cores(),
+        num_parallel_calls=cores(),
         deterministic=True,
     )
     return images if group == batch_size else images.rebatch(batch_size, drop_remainder=True)

@@ -57,16 +57,23 @@ def decode_image(image_bytes, max_pixels=MAX_PIXELS):
         tf.errors.InvalidArgumentError: when it runs, if the bytes are not such an image, are cut
             off, or claim more pixels.
     """
-    # Every operation in a branch costs a little time, even if the branch is not taken. The usual
-    # formats come first, and the others are in a separate function.
     image = tf.cond(
         tf.io.is_jpeg(image_bytes),
         lambda: _decode(image_bytes, tf.io.extract_jpeg_shape(image_bytes)[:2], max_pixels),
-        lambda: tf.cond(
-            tf.equal(tf.strings.substr(image_bytes, 0, 4), b"\x89PNG"),
-            lambda: _decode(image_bytes, _png_size(image_bytes), max_pixels),
-            lambda: _rarer_decoder(max_pixels)(image_bytes),
-        ),
+        lambda: decode_if_not_jpeg(image_bytes, max_pixels),
+    )
+    image.set_shape([None, None, 3])
+    return image
+
+
+def decode_if_not_jpeg(image_bytes, max_pixels=MAX_PIXELS):
+    """`decode_image` for a file that `tf.io.is_jpeg` has excluded; takes and returns the same."""
+    # Every operation in a branch costs a little time, even if the branch is not taken. The usual
+    # formats come first, and the others are in a separate function.
+    image = tf.cond(
+        tf.equal(tf.strings.substr(image_bytes, 0, 4), b"\x89PNG"),
+        lambda: _decode(image_bytes, _png_size(image_bytes), max_pixels),
+        lambda: _rarer_decoder(max_pixels)(image_bytes),
     )
     image.set_shape([None, None, 3])
     return image

@@ -18,7 +18,7 @@ from pipelines.data.transforms.randaugment import (
     mean_gray,
     rand_augment,
 )
-from vit_tf.images.decoding import check_size, decode_image
+from vit_tf.images.decoding import check_size, decode_if_not_jpeg, decode_image
 from vit_tf.images.resizing import resize, resize_and_crop, to_uint8
 
 # One number per random operation. Never reuse a number.
@@ -110,7 +110,7 @@ def inception_crop(image_bytes, seed, area):
         )
 
     def crop_other():
-        image = decode_image(image_bytes)
+        image = decode_if_not_jpeg(image_bytes)
         begin, size = _crop_box(tf.shape(image), seed, area)
         return tf.slice(image, begin, size)
 
