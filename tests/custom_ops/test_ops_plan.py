@@ -138,12 +138,14 @@ def test_every_unit_is_planned_once_with_the_flags_of_its_kind():
 
     by_isa = {unit.name: unit for unit in units["kernels"] if unit.source in lists["ISA_KERNELS"]}
     assert len(by_isa) == len(lists["ISA_KERNELS"]) * 5
-    assert "-mavx512bf16" in by_isa["cpu_attention_kernels-avx512_bf16"].flags
-    assert "-mavx512bf16" not in by_isa["cpu_attention_kernels-avx512"].flags
-    assert "-mamx-bf16" in by_isa["cpu_encoder_kernels-amx"].flags
-    assert "-mamx-bf16" not in by_isa["cpu_encoder_kernels-avx512_bf16"].flags
+    assert "-mavx512bf16" in by_isa["cpu_attention_attention_kernels-avx512_bf16"].flags
+    assert "-mavx512bf16" not in by_isa["cpu_attention_attention_kernels-avx512"].flags
+    assert "-mamx-bf16" in by_isa["cpu_encoder_encoder_kernels-amx"].flags
+    assert "-mamx-bf16" not in by_isa["cpu_encoder_encoder_kernels-avx512_bf16"].flags
     assert not [
-        flag for flag in by_isa["cpu_attention_kernels-baseline"].flags if flag.startswith("-m")
+        flag
+        for flag in by_isa["cpu_attention_attention_kernels-baseline"].flags
+        if flag.startswith("-m")
     ]
     for name, unit in by_isa.items():
         assert unit.flags[-1] == f"-DVIT_ISA={name.split('-')[1]}"
