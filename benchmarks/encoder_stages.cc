@@ -155,7 +155,7 @@ bool verify(vit::DType type, Threads& threads) {
     small.fill(random, 2, 0);
     say("a small problem", small);
     EncoderRun run(small, 0);
-    run.all({Threads::run, &threads});
+    run.all(threads.team.parallel_for());
     run.expect();
   }
   return state().failures == 0;
