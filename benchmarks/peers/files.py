@@ -1,14 +1,13 @@
 """The files of a model for all systems, kept in `build/peers` until the sources change."""
 
 import hashlib
-import pathlib
 import shutil
 import subprocess
 import sys
 
 from benchmarks.peers.systems import EXPORTS
+from tests.checkout import ROOT
 
-ROOT = pathlib.Path(__file__).parents[3]
 BUILD = ROOT / "build" / "peers"
 PEERS = ROOT / ".venv-peers" / "bin" / "python"
 _PACKAGES = ("custom_ops", "vit_tf", "pipelines")
@@ -47,7 +46,7 @@ def run(*command, fix=""):
 
 def digest():
     """Short hash of everything that the files are made from."""
-    paths = [pathlib.Path(__file__).with_name(module) for module in _MODULES]
+    paths = [ROOT / "benchmarks" / "peers" / module for module in _MODULES]
     for package in _PACKAGES:
         paths += [*(ROOT / package).rglob("*.py"), *(ROOT / package).glob("*.so")]
     found = hashlib.sha256()
