@@ -1,10 +1,14 @@
-// The OpKernel of an op for CPUs.
+// The OpKernels of ops for CPUs.
 #ifndef CUSTOM_OPS_TF_CPU_KERNEL_H_
 #define CUSTOM_OPS_TF_CPU_KERNEL_H_
 
 #include <unistd.h>
 
+#include <memory>
+#include <type_traits>
+
 #include "custom_ops/cpu/attention/cpu_attention.h"
+#include "custom_ops/cpu/call_queue.h"
 #include "custom_ops/cpu/encoder/cpu_encoder.h"
 #include "custom_ops/cpu/patch_embed/cpu_patch_embed.h"
 #include "custom_ops/tf/device_kernel.h"
@@ -12,8 +16,15 @@
 
 namespace vit {
 
+template <class Body>
+class QueuedKernel;
+
 class CpuCall {
  public:
+  template <class Body>
+  using Kernel = std::conditional_t<std::is_base_of_v<EncoderBody, Body>, QueuedKernel<Body>,
+                                    DeviceKernel<Body, CpuCall>>;
+
   explicit CpuCall(tensorflow::OpKernelContext* context)
       : context_(context), team_(team_of(context)) {}
 
@@ -40,6 +51,33 @@ class CpuCall {
  private:
   tensorflow::OpKernelContext* const context_;
   Team team_;
+};
+
+// The OpKernel of an op whose calls take long.
+template <class Body>
+class QueuedKernel : public tensorflow::AsyncOpKernel {
+ public:
+  explicit QueuedKernel(tensorflow::OpKernelConstruction* c) : AsyncOpKernel(c) {
+    const TensorflowAttributes attributes(c);
+    OP_REQUIRES_OK(c, absl_status(body_.init(&attributes)));
+  }
+
+  void ComputeAsync(tensorflow::OpKernelContext* c, DoneCallback done) override {
+    const auto call = std::make_shared<CpuCall>(c);
+    Arrays inputs, outputs;
+    OP_REQUIRES_OK_ASYNC(c, prepare(body_, *call, c, &inputs, &outputs), done);
+    const auto run = [=] {
+      const Result result = body_.run(inputs, outputs, call->execution());
+      OP_REQUIRES_OK_ASYNC(c, absl_status(call->status(result, Body::kName)), done);
+      done();
+    };
+    // It is never destroyed: calls may still run when the process ends.
+    static CallQueue& queue = *new CallQueue;
+    queue.run(run, schedule_on_workers(c));
+  }
+
+ private:
+  Body body_;
 };
 
 template <class... Bodies>

@@ -19,6 +19,22 @@
 
 namespace vit {
 
+// Checks the inputs and allocates the outputs of a call.
+template <class Body, class Call>
+absl::Status prepare(const Body& body, const Call& call, tensorflow::OpKernelContext* c,
+                     Arrays* inputs, Arrays* outputs) {
+  inputs->resize(c->num_inputs());
+  for (int i = 0; i < c->num_inputs(); ++i) {
+    TF_RETURN_IF_ERROR(absl_status(get_array(c->input(i), &(*inputs)[i])));
+  }
+  TF_RETURN_IF_ERROR(absl_status(check_call(body, *inputs, outputs)));
+  for (int i = 0; i < c->num_outputs(); ++i) {
+    TF_RETURN_IF_ERROR(absl_status(call.check_memory((*outputs)[i])));
+    TF_RETURN_IF_ERROR(allocate(c, i, &(*outputs)[i]));
+  }
+  return absl::OkStatus();
+}
+
 // A `Call` is constructed from a context for each call of the op. `execution` describes how the
 // call runs, `restrict_types` leaves out types that the device has no kernels for, `check_memory`
 // fails if the device cannot have an output of this size, and `status`
@@ -32,16 +48,9 @@ class DeviceKernel : public tensorflow::OpKernel {
   }
 
   void Compute(tensorflow::OpKernelContext* c) override {
-    Arrays inputs(c->num_inputs()), outputs;
-    for (int i = 0; i < c->num_inputs(); ++i) {
-      OP_REQUIRES_OK(c, absl_status(get_array(c->input(i), &inputs[i])));
-    }
-    OP_REQUIRES_OK(c, absl_status(check_call(body_, inputs, &outputs)));
     Call call(c);
-    for (int i = 0; i < c->num_outputs(); ++i) {
-      OP_REQUIRES_OK(c, absl_status(call.check_memory(outputs[i])));
-      OP_REQUIRES_OK(c, allocate(c, i, &outputs[i]));
-    }
+    Arrays inputs, outputs;
+    OP_REQUIRES_OK(c, prepare(body_, call, c, &inputs, &outputs));
     const auto result = body_.run(inputs, outputs, call.execution());
     OP_REQUIRES_OK(c, absl_status(call.status(result, Body::kName)));
   }
@@ -77,7 +86,7 @@ void register_kernel(const char* device) {
   tensorflow::kernel_factory::OpKernelRegistrar(
       builder.Build(), Body::kName,
       [](tensorflow::OpKernelConstruction* context) -> tensorflow::OpKernel* {
-        return new DeviceKernel<Body, Call>(context);
+        return new typename Call::template Kernel<Body>(context);
       });
 }
 

@@ -16,6 +16,9 @@ namespace {
 // it away again only to work that follows on the same stream.
 class GpuCall {
  public:
+  template <class Body>
+  using Kernel = DeviceKernel<Body, GpuCall>;
+
   explicit GpuCall(tensorflow::OpKernelContext* context) : context_(context) {}
 
   CudaExecution execution() {

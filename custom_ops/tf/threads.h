@@ -19,15 +19,18 @@ inline bool is_cancelled(void* op) {
   return manager && manager->IsCancelled();
 }
 
+// Passes tasks to the threads that the op may use.
+inline auto schedule_on_workers(tensorflow::OpKernelContext* op) {
+  auto* const workers = op->device()->tensorflow_cpu_worker_threads()->workers;
+  return [workers](std::function<void()> task) { workers->Schedule(std::move(task)); };
+}
+
 // tf.data limits the threads of an op by GetPerThreadMaxParallelism, by default to one.
 inline Team team_of(tensorflow::OpKernelContext* op) {
-  const auto* workers = op->device()->tensorflow_cpu_worker_threads();
   const int64_t threads =
-      std::min<int64_t>(workers->num_threads, tensorflow::GetPerThreadMaxParallelism());
-  const auto schedule = [workers](std::function<void()> task) {
-    workers->workers->Schedule(std::move(task));
-  };
-  return Team(threads, schedule, {is_cancelled, op});
+      std::min<int64_t>(op->device()->tensorflow_cpu_worker_threads()->num_threads,
+                        tensorflow::GetPerThreadMaxParallelism());
+  return Team(threads, schedule_on_workers(op), {is_cancelled, op});
 }
 
 }  // namespace vit
