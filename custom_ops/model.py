@@ -118,6 +118,10 @@ def model(images, scale, offset, plan, *, pooling, has_head, implementation=None
     import tensorflow as tf
 
     ops = dispatch.ops_for(implementation, has_cuda=False)
+    if ops is None:
+        raise ValueError(
+            "The model needs the compiled library. Call it where is_compiled() is true."
+        )
     encoder = plan.encoder
     if images.dtype == tf.float64:
         images = tf.cast(images, tf.float32)
