@@ -67,7 +67,8 @@ def make_signatures(
     def labels():
         return {"classes": tf.constant(names, tf.string)}
 
-    stages = join_calls(model.serving_stages(), preprocessing.image_size, batch_calls)
+    size, num_classes = preprocessing.image_size, model.config.num_classes
+    stages = join_calls(model.serving_stages(), size, num_classes, batch_calls)
     first_uint8 = _uint8_stage(stages, preprocessing)
 
     classify = _classifier(stages, classes, names, labels)
