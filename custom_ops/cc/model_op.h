@@ -60,6 +60,8 @@ class Model : public EncoderBody {
     VIT_RETURN_IF_ERROR(check_type("images", inputs[0], image_type_));
     VIT_RETURN_IF_ERROR(get_dims("images", inputs[0], "[B, H, W, C]", &images));
     VIT_RETURN_IF_ERROR(patches_of(images, patch_size_, &patches));
+    if (images[3] == 0) return invalid("images have shape ", text(images), ", without channels.");
+    if (patches[1] == 0) return check_holds_patch(images, patch_size_);
     int64_t width = -1, tokens = patches[1];
     VIT_RETURN_IF_ERROR(check_row("bias", inputs[2], "[D]", &width));
     VIT_RETURN_IF_ERROR(tables_.check(inputs, 3, ElementType::kFloat32, &tokens, &width));
@@ -74,9 +76,6 @@ class Model : public EncoderBody {
       columns = -1;
       VIT_RETURN_IF_ERROR(check_row("head_bias", norm[3], "[K]", &columns));
       VIT_RETURN_IF_ERROR(check_dense("head", norm[2], ElementType::kFloat32, width, columns));
-    }
-    if (pooling_ == Pooling::kToken && tokens == 0) {
-      return invalid("images have shape ", text(images), ": there is no token to pool.");
     }
     Dims out = {images[0], tokens, columns};
     if (pooling_ != Pooling::kNone) out.erase(out.begin() + 1);

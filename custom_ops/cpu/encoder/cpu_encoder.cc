@@ -195,8 +195,9 @@ class EncoderPhases {
                 LayerNormProblem{stream.rows, width, problem_.epsilon, stream.from, stream.stride,
                                  normal, width, head.scale, head.bias});
     float* const pooled = is_mean && head.classes ? buffers_.pooled : problem_.out;
-    if (is_mean)
+    if (is_mean) {
       phases_.add(floats.mean, MeanProblem{batch, problem_.tokens, width, normal, pooled});
+    }
     if (!head.classes) return;
     DenseProblem dense = new_dense(DType::kFloat32, is_mean ? batch : stream.rows, width,
                                    head.classes, head.kernel, head.kernel_bias);
