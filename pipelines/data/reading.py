@@ -20,8 +20,9 @@ from pipelines.errors import DataError
 # Rows that leave a window at a time: enough to make the cost of a call negligible.
 _ROWS_PER_CHUNK = 128
 # Images that are given to TensorFlow at a time, for each core. A core decodes one of them after the
-# other. With only one, cores wait for the next image, and at the end of each batch for the slowest
-# image of it: two cores worked 91 % of the time, and 98 % with 16.
+# other. With only one, cores wait for the thread that hands out images, and at the end of a batch
+# for its slowest image. That is long beside other processes, where two cores worked 91 % of the
+# time and 98 % with 16, and with many cores and small batches; short on two cores alone (99 %).
 _IMAGES_PER_CORE = 16
 # With `skips_bad_images`, images are decoded in groups of this size, within a group one after the
 # other. Smaller groups are slower; larger groups need more memory, because each core holds a few.
