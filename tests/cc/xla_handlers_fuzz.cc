@@ -208,6 +208,45 @@ Call encoder_call(Input& input) {
   return call;
 }
 
+Call model_call(Input& input) {
+  Call call = encoder_call(input);
+  const std::vector<Buffer> blocks(call.arguments.begin() + 1, call.arguments.end());
+  const int64_t batch = call.arguments[0].dims[0], width = call.arguments[0].dims[2];
+  const XLA_FFI_DataType type = blocks[0].type, kFloat = XLA_FFI_DataType_F32;
+  const auto dtype = type == kFloat ? vit::DType::kFloat32 : vit::DType::kBfloat16;
+  const int64_t size = input.pick(1, 4), rows = input.pick(1, 3), columns = input.pick(1, 3);
+  const int64_t channels = input.pick(1, 3), prefix = input.pick(0, 2);
+  const int64_t tokens = prefix + rows * columns, classes = input.pick(0, 9);
+  const bool has_position = input.pick(0, 1), has_head = classes > 0;
+  const char* const poolings[] = {"none", "token", "mean"};
+  const int64_t pooling = input.pick(0, 2);
+  const Buffer images = {kTypes[input.pick(0, 1) ? 4 : 0],
+                         {batch, rows * size + input.pick(0, size - 1), columns * size, channels}};
+  call.op = "VitModel";
+  call.arguments = {
+      images, {type, {vit::packed_size(dtype, size * size * channels, width)}}, {kFloat, {width}}};
+  if (prefix) call.arguments.push_back({kFloat, {prefix, width}});
+  if (has_position) call.arguments.push_back({kFloat, {tokens, width}});
+  call.arguments.insert(call.arguments.end(), blocks.begin(), blocks.end());
+  call.arguments.insert(call.arguments.end(), 2, {kFloat, {width}});
+  if (has_head) {
+    call.arguments.push_back({kFloat, {vit::packed_size(vit::DType::kFloat32, width, classes)}});
+    call.arguments.push_back({kFloat, {classes}});
+  }
+  const int64_t out = has_head ? classes : width;
+  call.results = {{kFloat, pooling ? std::vector<int64_t>{batch, out}
+                                   : std::vector<int64_t>{batch, tokens, out}}};
+  for (const Attribute& attribute :
+       {text("I", name_of(images.type)), text("pooling", poolings[pooling]),
+        number("patch_size", size), number("num_prefix", prefix > 0),
+        number("num_position", has_position), number("num_head", has_head),
+        list("scale", XLA_FFI_DataType_S32, {kOne}),
+        list("offset", XLA_FFI_DataType_S32, {kOne})}) {
+    call.attributes.push_back(attribute);
+  }
+  return call;
+}
+
 Call patch_call(Input& input, const std::string& op) {
   const XLA_FFI_DataType type = kTypes[input.pick(0, 3)];
   const bool images_grad = op == "VitPatchEmbedImagesGrad";
@@ -485,12 +524,13 @@ const XLA_FFI_Api* GetXlaFfiApi() {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Input input(data, size);
-  if (handlers().size() != 21) abort();  // 11 ops on CPUs, 10 on GPUs
+  if (handlers().size() != 22) abort();  // 12 ops on CPUs, 10 on GPUs
   const auto& [name, handler] =
       *std::next(handlers().begin(), input.pick(0, static_cast<int64_t>(handlers().size()) - 1));
   const std::string& op = name.first;
   Call call = op.find("Attention") != std::string::npos ? attention_call(input, op)
               : op == "VitEncoder"                      ? encoder_call(input)
+              : op == "VitModel"                        ? model_call(input)
                                                         : patch_call(input, op);
   const int64_t changes = input.pick(0, 3);
   for (int64_t i = 0; i < changes; ++i) change(input, call);

@@ -55,7 +55,7 @@ targets="//custom_ops:isa_test //custom_ops:team_test"
 bazel test $targets --curses=no > test.txt 2>&1 || { cat test.txt; exit 1; }
 bazel build //custom_ops
 export VIT_CUDA=1
-bazel build //custom_ops:cuda-cuda_execution.cu.pic.o
+bazel build //custom_ops:cuda-cuda_cuda_execution.cu.pic.o
 """
 
 
@@ -151,7 +151,7 @@ def test_what_bazel_builds_has_the_stamp_of_the_other_build(built, target):
         assert stamp["tensorflow"] == target["tensorflow"]["version"]
         assert stamp["isas"].split() == build_plan.isas(build_plan.find_compiler())
     assert (path.parent / "_vit_kernels.so").is_file()
-    assert [file.name for file in path.parent.glob("cuda-*.o")] == ["cuda-cuda_execution.cu.pic.o"]
+    assert [file.name for file in path.parent.glob("cuda-*.o")] == ["cuda-cuda_cuda_execution.cu.pic.o"]
 
 
 @pytest.mark.heavy("builds", "compilers")
