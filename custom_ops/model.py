@@ -39,57 +39,43 @@ class ModelPlan:
     head: tuple[Any, Any] | None
 
     @property
-    def arrays(self):
-        """All variables but those of `encoder`, without None."""
-        found = [self.kernel, self.bias, self.prefix, self.position, *self.norm, *(self.head or ())]
-        return [array for array in found if array is not None]
+    def packed(self):
+        """The variables that `pack_model` made."""
+        return [self.kernel, *(self.head or ())[:1]]
 
 
-def pack_model(encoder, patch_embedding, prefix, position, norm, head):
-    """Packs what is around the blocks of a model.
+def pack_model(encoder, kernel, bias, prefix, position, norm, head):
+    """Packs the kernels around the blocks of a model.
 
     Args:
         encoder: the `EncoderPlan` of all blocks.
-        patch_embedding: kernel `[P, P, C, D]` and bias `[D]`.
-        prefix: `[T, D]`, or None.
-        position: `[T + N, D]`, or None.
-        norm: scale and bias of the final LayerNorm, each `[D]`.
-        head: kernel `[D, K]` and bias `[K]`, or None.
+        kernel: of the patch embedding, `[P, P, C, D]`.
+        bias, prefix, position, norm: the variables of `ModelPlan`.
+        head: kernel `[D, K]` and the variable of the bias, `[K]` float32, or None.
 
     Returns:
-        `ModelPlan`, with variables that are not trainable.
+        `ModelPlan`. The packed kernels are new variables, which are not trainable.
     """
     import numpy as np
     import tensorflow as tf
 
     from custom_ops import packing
 
-    def constant(array, name):
-        if array is None:
-            return None
-        value = tf.convert_to_tensor(array)
+    def packed(kernel, dtype, name):
+        value = tf.convert_to_tensor(packing.pack_layer(kernel, np.dtype(dtype)))
         return tf.Variable(value, trainable=False, name=f"model_{name}")
 
-    def floats(array, name):
-        return constant(None if array is None else tf.cast(array, tf.float32), name)
-
-    def packed(kernel, dtype, name):
-        return constant(packing.pack_layer(np.asarray(kernel), np.dtype(dtype)), name)
-
-    kernel, bias = patch_embedding
     matrix = np.reshape(np.asarray(kernel), (-1, kernel.shape[-1]))
     dtype = tf.as_dtype(encoder.precision).as_numpy_dtype
-    if head is not None:
-        head = packed(head[0], "float32", "head"), floats(head[1], "head_bias")
     return ModelPlan(
         encoder,
         kernel.shape[0],
         packed(matrix, dtype, "kernel"),
-        floats(bias, "bias"),
-        floats(prefix, "prefix"),
-        floats(position, "position"),
-        (floats(norm[0], "norm_scale"), floats(norm[1], "norm_bias")),
-        head,
+        bias,
+        prefix,
+        position,
+        norm,
+        None if head is None else (packed(np.asarray(head[0]), "float32", "head"), head[1]),
     )
 
 

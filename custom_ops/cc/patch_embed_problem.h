@@ -32,6 +32,8 @@ struct PatchEmbedProblem {
   // Rescale the pixels: image * scale + offset.
   double scale, offset;
   const void* kernel;  // [patch_size, patch_size, channels, features]
+  // That may take units. Of the CPU, whose launcher sets it; results do not depend on it.
+  int64_t threads = 1;
 };
 
 // tokens [batch, prefix + patches, features]:

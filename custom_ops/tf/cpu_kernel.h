@@ -63,12 +63,11 @@ class QueuedKernel : public tensorflow::AsyncOpKernel {
   }
 
   void ComputeAsync(tensorflow::OpKernelContext* c, DoneCallback done) override {
-    const auto call = std::make_shared<CpuCall>(c);
-    Arrays inputs, outputs;
-    OP_REQUIRES_OK_ASYNC(c, prepare(body_, *call, c, &inputs, &outputs), done);
+    const auto call = std::make_shared<PreparedCall>(c);
+    OP_REQUIRES_OK_ASYNC(c, prepare(body_, call->cpu, c, &call->inputs, &call->outputs), done);
     const auto run = [=] {
-      const Result result = body_.run(inputs, outputs, call->execution());
-      OP_REQUIRES_OK_ASYNC(c, absl_status(call->status(result, Body::kName)), done);
+      const Result result = body_.run(call->inputs, call->outputs, call->cpu.execution());
+      OP_REQUIRES_OK_ASYNC(c, absl_status(call->cpu.status(result, Body::kName)), done);
       done();
     };
     // It is never destroyed: calls may still run when the process ends.
@@ -77,6 +76,13 @@ class QueuedKernel : public tensorflow::AsyncOpKernel {
   }
 
  private:
+  struct PreparedCall {
+    explicit PreparedCall(tensorflow::OpKernelContext* c) : cpu(c) {}
+
+    CpuCall cpu;
+    Arrays inputs, outputs;
+  };
+
   Body body_;
 };
 

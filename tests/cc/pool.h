@@ -1,4 +1,4 @@
-// A pool of threads for run_shared.
+// A pool of threads for teams and queues of calls.
 #ifndef TESTS_CC_POOL_H_
 #define TESTS_CC_POOL_H_
 

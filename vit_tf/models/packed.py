@@ -71,14 +71,14 @@ class PackedModel(TokenClassifier):
             return tf.Variable(tf.cast(tf.convert_to_tensor(value), dtype), trainable=False)
 
         self._kernel = constant(model.patch_embedding.kernel, precision)
-        self._bias = constant(model.patch_embedding.bias, precision)
+        self._bias = constant(model.patch_embedding.bias, "float32")
         self._class_token = self._first_table = None
         if model.class_token is not None:
-            self._class_token = constant(model.class_token.token, precision)
+            self._class_token = constant(model.class_token.token, "float32")
         tables = [layer.table for layer in model.position_layers()]
         if config.position_injection == "stem":
             if tables[0] is not None:
-                self._first_table = constant(tables[0], precision)
+                self._first_table = constant(tables[0], "float32")
             self._tables, counts = [None], [len(model.blocks)]
         else:
             tables = [constant(table, "float32") for table in tables]
@@ -96,14 +96,18 @@ class PackedModel(TokenClassifier):
             for count in counts
         ]
         self._model_plan = None
-        if len(self._plans) == 1:
+        if config.position_injection == "stem":
+            head = None
+            if self._head_follows_pooling:
+                head = (self.head.kernel, self.head.bias.value)
             self._model_plan = model_op.pack_model(
                 self._plans[0],
-                (self._kernel, model.patch_embedding.bias),
-                None if model.class_token is None else model.class_token.token,
-                tables[0] if config.position_injection == "stem" else None,
-                (self.norm.gamma, self.norm.beta),
-                (self.head.kernel, self.head.bias) if self._head_follows_pooling else None,
+                self._kernel,
+                self._bias,
+                self._class_token,
+                self._first_table,
+                (self.norm.gamma.value, self.norm.beta.value),
+                head,
             )
 
     @property
@@ -128,7 +132,7 @@ class PackedModel(TokenClassifier):
         for plan in self._plans:
             found += [*plan.weights, *plan.biases]
         if self._model_plan is not None:
-            found += self._model_plan.arrays
+            found += self._model_plan.packed
         # Layers may share one table of positions.
         return list({id(array): array for array in found if array is not None}.values())
 

@@ -15,14 +15,18 @@ PatchEmbedKernels kernels_of(const PatchEmbedProblem& problem) {
 
 }  // namespace
 
-Result patch_embed_forward(const PatchEmbedForwardProblem& problem, const Execution& execution) {
+Result patch_embed_forward(const PatchEmbedForwardProblem& given, const Execution& execution) {
+  PatchEmbedForwardProblem problem = given;
+  problem.threads = execution.parallel_for.threads;
   const PatchEmbedKernels kernels = kernels_of(problem);
   const Result result = run_kernel(kernels.forward, problem, execution);
   if (result != Result::kOk) return result;
   return run_kernel(kernels.prefix, problem, execution);
 }
 
-Result patch_embed_backward(const PatchEmbedGradientProblem& problem, const Execution& execution) {
+Result patch_embed_backward(const PatchEmbedGradientProblem& given, const Execution& execution) {
+  PatchEmbedGradientProblem problem = given;
+  problem.threads = execution.parallel_for.threads;
   const PatchEmbedKernels kernels = kernels_of(problem);
   Result result = Result::kOk;
   if (problem.d_kernel) result = run_kernel(kernels.kernel_gradient, problem, execution);

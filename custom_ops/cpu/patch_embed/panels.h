@@ -17,8 +17,9 @@ constexpr int64_t kMaxRows = 392;
 // Maximum bytes of the rows of a block, unless rows are so long that few would be left.
 constexpr int64_t kMaxRowBytes = 4 * 1024 * 1024;
 constexpr int64_t kFewRows = 24;
-// With fewer units than this, blocks of rows become smaller, so that many threads have work.
-constexpr int64_t kManyUnits = 12;
+// With fewer units for each thread, blocks of rows become smaller, so that all threads end at about
+// the same time.
+constexpr int64_t kUnitsPerThread = 4;
 constexpr int64_t kMinRows = 48;
 
 // Splits a matrix into blocks of rows and panels of columns. Each pair of them is a unit of work.
@@ -26,13 +27,14 @@ struct MatrixBlocking {
   Blocking rows, vectors;
 
   // Panels of columns are whole vectors of `lanes`; a packed row takes `row_bytes`.
-  MatrixBlocking(int64_t row_count, int64_t row_bytes, int64_t column_count, int lanes)
+  MatrixBlocking(int64_t row_count, int64_t row_bytes, int64_t column_count, int lanes,
+                 int64_t threads)
       : rows(row_count, 1), vectors(ceil_divide(column_count, lanes), kMaxVectors) {
     int64_t most = kMaxRowBytes / row_bytes;
     if (most < kFewRows) most = kFewRows;
     int64_t count = ceil_divide(row_count, most < kMaxRows ? most : kMaxRows);
-    if (vectors.count && count * vectors.count < kManyUnits) {
-      const int64_t wanted = ceil_divide(kManyUnits, vectors.count);
+    if (vectors.count && count * vectors.count < kUnitsPerThread * threads) {
+      const int64_t wanted = ceil_divide(kUnitsPerThread * threads, vectors.count);
       const int64_t useful = ceil_divide(row_count, kMinRows);
       const int64_t more = wanted < useful ? wanted : useful;
       if (more > count) count = more;
@@ -96,7 +98,7 @@ struct PanelKernel {
   static MatrixBlocking blocks_of(const Problem& problem) {
     const PatchShape& shape = problem.shape;
     return MatrixBlocking(patch_rows(shape), row_bytes<S>(Operands::depth(shape)),
-                          Operands::columns(shape), kLanes<T>);
+                          Operands::columns(shape), kLanes<T>, problem.threads);
   }
 
   static int64_t units(const Problem& problem) { return blocks_of(problem).units(); }

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 import custom_ops
 import vit_tf
+from custom_ops import model as model_op
 from pipelines.data.builtin import digits
 from pipelines.stored_models import model_source
 from tests.vit_tf import numpy_vit, tiny
@@ -22,6 +23,7 @@ FORMS = {
     "unpooled": {"classifier": "unpooled", "position_embedding": "none"},
     "no head": {"representation_size": 7, "num_classes": 0, "position_embedding": "learned_2d"},
     "every layer": {"position_injection": "every_layer", "layers": 3, "classifier": "gap"},
+    "every layer, one block": {"position_injection": "every_layer", "layers": 1},
     "every layer shared": {"position_injection": "every_layer_shared"},
 }
 HYBRID = {
@@ -120,6 +122,15 @@ def test_other_models_are_refused():
     ):
         with pytest.raises(ValueError, match=f"cannot be packed: its class is {name}, and only a"):
             vit_tf.pack_model(model)
+
+
+def test_the_op_of_a_model_needs_the_library():
+    plan = vit_tf.pack_model(tiny.shared())._model_plan
+    images = tf.constant(tiny.images(dtype="uint8"))
+    with custom_ops.implementation("reference"):
+        assert not model_op.is_compiled()
+        with pytest.raises(ValueError, match="needs the compiled library. Call it where is_comp"):
+            model_op.model(images, 1, 0, plan, pooling="token", has_head=True)
 
 
 def test_training_is_refused():
