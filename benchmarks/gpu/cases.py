@@ -2,15 +2,15 @@
 
 import dataclasses
 import functools
+import itertools
 
 OPS = ("attention", "axial", "taps", "patch_embed", "extract_patches")
 DTYPES = ("bfloat16", "float16", "float32")
 BACKENDS = ("flash", "cudnn", "efficient")
 
-# Tokens of a timed batch: the projection of 16 heads of 64 has 400 MB in 16 bits, which is more
-# than any cache of a GPU holds.
-TIMED_TOKENS = 65536
-TIMED_HEADS = 16
+# The heads of ViT-B and ViT-H, by their size; what serves one image, a few, and a training step.
+TIMED_HEADS = {64: 12, 80: 16}
+TIMED_BATCHES = (64, 8, 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,7 +126,7 @@ class Timing:
 
     @property
     def name(self):
-        what = f"{self.op} {self.direction} {self.dtype} N={self.tokens}"
+        what = f"{self.op} {self.direction} {self.dtype} B={self.batch} N={self.tokens}"
         return f"{what} d={self.size}" if self.op == "attention" else what
 
     @property
@@ -163,14 +163,16 @@ def timings(ops=OPS, quick=False):
     """All rows of the table of times; the most usual sizes first."""
     found = []
     if "attention" in ops:
-        for size in (64,) if quick else (64, 80):
-            for dtype in ("bfloat16",) if quick else ("bfloat16", "float16"):
-                for tokens in (197,) if quick else (197, 577, 50, 1025, 1370):
-                    for direction in ("forward", "backward"):
-                        batch = max(1, TIMED_TOKENS // tokens)
-                        found.append(
-                            Timing("attention", dtype, direction, batch, tokens, TIMED_HEADS, size)
-                        )
+        dtypes, sizes, counts = ("bfloat16", "float16"), (64, 80), (197, 577, 50, 257)
+        if quick:
+            dtypes, sizes, counts = dtypes[:1], sizes[:1], counts[:1]
+        found += [
+            Timing("attention", dtype, direction, batch, tokens, TIMED_HEADS[size], size)
+            for dtype, batch, size, tokens in itertools.product(
+                dtypes, TIMED_BATCHES, sizes, counts
+            )
+            for direction in ("forward", "backward")
+        ]
     if "patch_embed" in ops:
         for dtype in ("bfloat16",) if quick else ("bfloat16", "float16"):
             for direction in ("forward", "backward"):

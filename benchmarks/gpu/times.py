@@ -1,5 +1,7 @@
 """Times of the kernels beside PyTorch's, by CUDA events, in interleaved rounds on random data.
 
+A sample replays a CUDA graph of many calls, so that it contains no time of Python.
+
 PyTorch gets queries, keys and values as tensors of their own in the layout that it likes best, so
 its times contain no packing. A backward time contains the gradients alone.
 """
@@ -37,6 +39,13 @@ class Candidate:
             for _ in range(repeats):
                 self.call()
 
+    def captured(self, repeats):
+        """A CUDA graph of `repeats` calls."""
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=torch.cuda.current_stream()):
+            self.run(repeats)
+        return graph
+
 
 def measure(case, kernels, rounds):
     """Times all implementations of a case.
@@ -53,6 +62,12 @@ def measure(case, kernels, rounds):
     Raises:
         AssertionError: if the kernel's results are not PyTorch's.
     """
+    # The default stream cannot be captured; gradients run on the stream of their forward pass.
+    with torch.cuda.stream(torch.cuda.Stream()):
+        return _measure(case, kernels, rounds)
+
+
+def _measure(case, kernels, rounds):
     make = _attention if case.op == "attention" else _patch_embed
     candidates, found = {}, {}
     for name, prepare in make(case, kernels).items():
@@ -99,29 +114,29 @@ def _compare(candidates):
 
 
 def _interleaved(candidates, rounds):
-    repeats = {}
+    graphs, repeats = {}, {}
     for name, candidate in candidates.items():
-        _sample(candidate, 2)
-        repeats[name] = min(200, max(1, round(SAMPLE_MS / _sample(candidate, 3))))
+        _sample(lambda: candidate.run(2))
+        repeats[name] = min(200, max(1, round(SAMPLE_MS * 3 / _sample(lambda: candidate.run(3)))))
+        graphs[name] = candidate.captured(repeats[name])
     times = {name: [] for name in candidates}
     names = list(candidates)
     for turn in range(rounds):
         # The first one changes, so that none always follows the same other one.
         first = turn % len(names)
         for name in names[first:] + names[:first]:
-            times[name].append(_sample(candidates[name], repeats[name]))
+            times[name].append(_sample(graphs[name].replay) / repeats[name])
     return times
 
 
-def _sample(candidate, repeats):
-    """Milliseconds of a call: the mean of some, started while the GPU is busy with another."""
+def _sample(work):
+    """Milliseconds of the GPU for what `work` starts."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    candidate.run(1)
     begin.record()
-    candidate.run(repeats)
+    work()
     end.record()
     end.synchronize()
-    return begin.elapsed_time(end) / repeats
+    return begin.elapsed_time(end)
 
 
 def _attention(case, kernels):
