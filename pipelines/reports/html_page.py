@@ -33,7 +33,7 @@ def short(text, most=60):
     names of folders may have all of them.
     """
     kept = (x if x.isprintable() or x in _JOINERS else " " for x in text)
-    shown = " ".join("".join(kept).split())
+    shown = " ".join("".join(kept).split()) or "(no name)"
     return shown if len(shown) <= most else shown[: most - 1] + "…"
 
 
