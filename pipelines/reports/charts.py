@@ -8,6 +8,7 @@ import warnings
 
 import matplotlib
 import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import StrMethodFormatter
 
@@ -219,6 +220,27 @@ def reliability(bins) -> Chart:
         below.set_ylabel("images")
         below.set_xlabel("largest probability")
         return _chart(figure, "accuracy and number of images at each largest probability")
+
+
+def distances(values):
+    """A picture of attention distances over the layers: uint8 `[h, w, 3]`.
+
+    Args:
+        values: float `[L, heads]`, in pixels.
+    """
+    layers = np.arange(1, len(values) + 1)
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure((4.0, 3.0), layout="constrained", dpi=100, facecolor="white")
+        canvas, axes = FigureCanvasAgg(figure), figure.subplots()
+        axes.plot(layers, values.mean(axis=1), color=_CURVES[0])
+        axes.plot(layers, values, "o", ms=3, color=_CURVES[1], alpha=0.6)
+        axes.set_xlabel("layer")
+        axes.set_ylabel("attention distance in pixels")
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.set_ylim(0)
+        axes.grid(axis="y")
+        canvas.draw()
+        return np.asarray(canvas.buffer_rgba())[..., :3]
 
 
 def colors(values):
