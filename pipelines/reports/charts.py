@@ -233,11 +233,12 @@ def distances(values):
         figure = Figure((4.0, 3.0), layout="constrained", dpi=100, facecolor="white")
         canvas, axes = FigureCanvasAgg(figure), figure.subplots()
         axes.plot(layers, values.mean(axis=1), color=_CURVES[0])
-        axes.plot(layers, values, "o", ms=3, color=_CURVES[1], alpha=0.6)
+        axes.plot(layers, values, "o", ms=3, color=_CURVES[1], alpha=0.6, clip_on=False)
         axes.set_xlabel("layer")
         axes.set_ylabel("attention distance in pixels")
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.set_ylim(0)
+        axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y")
         canvas.draw()
         return np.asarray(canvas.buffer_rgba())[..., :3]

@@ -1,18 +1,17 @@
 """Pictures of a model during its training, and embeddings of images, for TensorBoard."""
 
+import contextlib
 import dataclasses
 
 import numpy as np
 import tensorflow as tf
 
-from pipelines.data import pipeline
-from pipelines.data.bad_images import INPUT_ERRORS, explain_input_error
-from pipelines.data.order import EvalBatches
-from pipelines.errors import UserError
+from pipelines.errors import UserError, counted
 from pipelines.reports import charts
 from pipelines.reports.html_page import short
 from pipelines.reports.tensorboard import VALIDATION
 from vit_tf.analysis import attention_maps, inspection
+from vit_tf.images.decoding import decode_image
 
 _IMAGES = 8  # with attention
 _MOST_EMBEDDINGS = 1000
@@ -44,13 +43,14 @@ class ModelPictures:
         strategy: the `tf.distribute.Strategy` of the model.
         data: `EvaluationData` or `TrainData`: its source and how images are prepared.
         count: number of images with embeddings; at most 1,000 are taken.
+        on_tpu: whether the model is on TPU cores, which run compiled functions only.
     """
 
-    def __init__(self, model, features, strategy, data, count):
+    def __init__(self, model, features, strategy, data, count, on_tpu=False):
         self._model, self._features, self._strategy, self._data = model, features, strategy, data
         self._count = min(count, _MOST_EMBEDDINGS, data.source.num_examples)
-        # Every replica computes the same.
-        self._compute = tf.function(lambda images: strategy.run(self._arrays, args=(images,)))
+        # Tracing takes as long as ten calls, of which a run has few.
+        self._compute = tf.function(self._on_replicas) if on_tpu else self._arrays
         self._images = None
 
     def show(self, board, step):
@@ -61,15 +61,12 @@ class ModelPictures:
             step: finished steps.
 
         Raises:
-            UserError: if no image can be read, or one cannot be read and is not left out.
+            UserError: if none of the images can be read.
         """
         if self._images is None:
             self._images, labels = self._read()
             board.embedded_images(self._thumbnails(), labels)
-        local = self._strategy.experimental_local_results
-        arrays = {
-            name: local(value)[0].numpy() for name, value in self._compute(self._images).items()
-        }
+        arrays = {name: value.numpy() for name, value in self._compute(self._images).items()}
         board.embeddings(step, arrays["embeddings"])
         if "attention" in arrays:
             drawn, text = self._draw_attention(arrays["attention"])
@@ -88,28 +85,31 @@ class ModelPictures:
             board.scalars(VALIDATION, step, means)
 
     def _read(self):
-        """The images as the model reads them, float32 `[n, h, w, 3]`, and names of their labels."""
-        data, source = self._data, self._data.source
-        skips = data.bad_images is not None
-        # Batches of one image: so they come from all of the data, also where it is sorted by class.
-        dataset = pipeline.eval_dataset(
-            source,
-            batch_size=1,
-            preprocessing=dataclasses.replace(data.preprocessing, dtype="float32"),
-            skips_bad_images=skips,
-            max_batches=self._count,
-        )
-        try:
-            rows = [row for row in dataset if row["weight"][0] > 0]
-        except INPUT_ERRORS as error:
-            batches = EvalBatches(source, 1, self._count)
-            raise explain_input_error(error, batches, range(len(batches)), skips) from None
-        if not rows:
+        """The images as the model reads them, float32 `[n, h, w, 3]`, and names of their labels.
+
+        Images that cannot be decoded are left out here; an evaluation reports them.
+        """
+        source = self._data.source
+        prepare = dataclasses.replace(self._data.preprocessing, dtype="float32")
+        # From all of the data, which may be sorted by class.
+        stored = source.read(_spread(source.num_examples, self._count))
+        images, labels = [], []
+        for image, label in zip(stored.images, stored.labels, strict=True):
+            with contextlib.suppress(tf.errors.OpError):
+                images.append(prepare(decode_image(image)))
+                labels.append(short(", ".join(source.labels[x] for x in np.atleast_1d(label))))
+        if not images:
             raise UserError(
-                f"None of the images of {source} can be read. Is it the right data set?"
+                f"None of {counted(self._count, 'image')} of {source} can be read. Is it the right "
+                "data set?"
             )
-        labels = [_label_name(row["label"][0].numpy(), source.labels) for row in rows]
-        return tf.concat([row["image"] for row in rows], axis=0), labels
+        return tf.stack(images), labels
+
+    def _on_replicas(self, images):
+        """`_arrays` of the first replica: all compute the same."""
+        found = self._strategy.run(self._arrays, args=(images,))
+        local = self._strategy.experimental_local_results
+        return {name: local(value)[0] for name, value in found.items()}
 
     def _arrays(self, images):
         """Embeddings `[n, F]`, and what the model has of attention, positions and distance.
@@ -173,21 +173,15 @@ class ModelPictures:
         rows, columns = model.grid
         maps = maps[_spread(rows, _MOST_TILES)][:, _spread(columns, _MOST_TILES)]
         colored = charts.colors((maps + 1) / 2)[..., :3]
-        padded = np.pad(colored, [(0, 0)] * 2 + [(0, 1)] * 2 + [(0, 0)], constant_values=1)
-        across, down, height, width, _ = padded.shape
-        picture = padded.transpose(0, 2, 1, 3, 4).reshape(across * height, down * width, 3)
-        times = max(1, 2 * _SIDE // max(picture.shape))
-        picture = picture[:-1, :-1].repeat(times, axis=0).repeat(times, axis=1)
-        return tf.constant(picture[None] * 2 - 1, tf.float32)
+        times = max(1, 2 * _SIDE // (len(maps) * rows))
+        colored = colored.repeat(times, axis=2).repeat(times, axis=3)
+        gap = [(0, 0)] * 2 + [(0, _GAP)] * 2 + [(0, 0)]
+        padded = np.pad(colored, gap, constant_values=1)
+        down, across, height, width, _ = padded.shape
+        picture = padded.transpose(0, 2, 1, 3, 4).reshape(1, down * height, across * width, 3)
+        return tf.constant(picture[:, :-_GAP, :-_GAP] * 2 - 1, tf.float32)
 
 
 def _spread(count, most):
     """At most `most` indices below `count`, evenly from the first to the last."""
     return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
-
-
-def _label_name(label, names):
-    """The name of a label, or the names of several."""
-    if label.ndim == 0:
-        return short(names[label])
-    return short(", ".join(names[one] for one in np.flatnonzero(label)))
