@@ -222,16 +222,18 @@ def reliability(bins) -> Chart:
         return _chart(figure, "accuracy and number of images at each largest probability")
 
 
-def distances(values):
+def distances(values, uniform):
     """A picture of attention distances over the layers: uint8 `[h, w, 3]`.
 
     Args:
         values: float `[L, heads]`, in pixels.
+        uniform: that of equal attention to all tokens, as a dashed line.
     """
     layers = np.arange(1, len(values) + 1)
     with matplotlib.rc_context(_STYLE):
         figure = Figure((4.0, 3.0), layout="constrained", dpi=100, facecolor="white")
         canvas, axes = FigureCanvasAgg(figure), figure.subplots()
+        axes.axhline(uniform, color=_SOFT, linestyle="--", linewidth=1)
         axes.plot(layers, values.mean(axis=1), color=_CURVES[0])
         axes.plot(layers, values, "o", ms=3, color=_CURVES[1], alpha=0.6, clip_on=False)
         axes.set_xlabel("layer")

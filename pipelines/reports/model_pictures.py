@@ -10,12 +10,13 @@ from pipelines.errors import UserError, counted
 from pipelines.reports import charts
 from pipelines.reports.html_page import short
 from pipelines.reports.tensorboard import VALIDATION
-from vit_tf.analysis import attention_maps, inspection
+from vit_tf import analysis
+from vit_tf.analysis import inspection
 from vit_tf.images.decoding import decode_image
 
 _IMAGES = 8  # with attention
 _MOST_EMBEDDINGS = 1000
-_MOST_LAYERS = 4  # of which the attention is drawn
+_MOST_LAYERS = 3  # of which the attention is drawn
 _MOST_TILES = 16  # of position similarity, in a row
 _SIDE, _THUMBNAIL, _GAP = 160, 32, 2  # pixels
 
@@ -25,8 +26,9 @@ _SIMILARITY = (
     "only a patch with itself."
 )
 _DISTANCE = (
-    "Mean distance between the patches of queries and keys, weighted by attention: one point for "
-    "each head, and the mean of a layer (figure 7, right)."
+    "Mean distance between the patches of queries and keys, weighted by attention: a point for "
+    "each head, the mean of a layer (figure 7, right); dashed, equal attention to all tokens, as "
+    "heads begin about with."
 )
 
 
@@ -69,14 +71,17 @@ class ModelPictures:
         arrays = {name: value.numpy() for name, value in self._compute(self._images).items()}
         board.embeddings(step, arrays["embeddings"])
         if "attention" in arrays:
-            drawn, text = self._draw_attention(arrays["attention"])
+            drawn, text = self._draw_attention(arrays["attention"], arrays["rollout"])
             board.images("attention", step, drawn, text, VALIDATION)
         if "positions" in arrays:
             drawn = self._draw_similarity(arrays["positions"])
             board.images("position similarity", step, drawn, _SIMILARITY, VALIDATION)
         if "distance" in arrays:
             distance = arrays["distance"]
-            drawn = charts.distances(distance)[None] / 127.5 - 1
+            uniform = inspection.uniform_distance(
+                self._model.grid, self._model.config.patch_pixels, self._model.num_prefix_tokens
+            )
+            drawn = charts.distances(distance, uniform)[None] / 127.5 - 1
             board.images("attention distance", step, drawn, _DISTANCE, VALIDATION)
             means = {
                 f"attention distance/layer {layer:02}": float(heads.mean())
@@ -114,21 +119,21 @@ class ModelPictures:
     def _arrays(self, images):
         """Embeddings `[n, F]`, and what the model has of attention, positions and distance.
 
-        "attention" is the mean over the heads, float32 `[8, L, rows, columns]`; "positions" the
-        table; "distance" the mean attention distance in pixels, `[L, heads]`.
+        "attention" is the mean over the heads, float32 `[8, L, rows, columns]`, and "rollout" is
+        `[8, rows, columns]`; "positions" the table; "distance" the mean attention distance in
+        pixels, `[L, heads]`.
         """
         model = self._model
         found = {"embeddings": tf.cast(self._features(images), tf.float32)}
-        if model.config.grid is None:
-            return found
-        shown = tf.gather(images, _spread(len(images), _IMAGES))
-        found["attention"] = tf.reduce_mean(attention_maps.attention_maps(model, shown), axis=2)
-        if model.position_embedding.table is not None:
-            found["positions"] = tf.convert_to_tensor(model.position_embedding.table)
-        if not model.config.axial:
-            _, taps = model.encode(model.embed(shown), taps=("distance",))
-            layers = tf.stack([tf.reduce_mean(block["distance"], axis=0) for block in taps])
-            found["distance"] = tf.cast(layers, tf.float32) * model.config.patch_pixels
+        table = model.position_table()
+        if table is not None:
+            found["positions"] = tf.convert_to_tensor(table)
+        if model.config.grid is not None:
+            shown = tf.gather(images, _spread(images.shape[0], _IMAGES))
+            maps = analysis.attention_maps.attention_maps(model, shown)
+            found["attention"] = tf.reduce_mean(maps, axis=2)
+            found["rollout"] = analysis.attention_rollout(model, shown)
+            found["distance"] = analysis.attention_distance(model, shown)
         return found
 
     def _pixels(self, images):
@@ -142,8 +147,8 @@ class ModelPictures:
         size = [max(1, round(side * scale)) for side in sides]
         return tf.image.resize(self._pixels(self._images), size, method="area").numpy()
 
-    def _draw_attention(self, maps):
-        """The images, each beside its attention in some layers; and a description."""
+    def _draw_attention(self, maps, rollout):
+        """The images, each beside its attention in some layers and its rollout; a description."""
         shown = self._pixels(tf.gather(self._images, _spread(len(self._images), _IMAGES)))
         height, width = shown.shape[1:3]
         times = max(1, _SIDE // max(height, width))
@@ -151,18 +156,20 @@ class ModelPictures:
         scale = times if times > 1 else min(1.0, _SIDE / max(height, width))
         size = [max(1, round(side * scale)) for side in (height, width)]
         layers = _spread(maps.shape[1], _MOST_LAYERS)
+        maps = np.concatenate([maps[:, layers], rollout[:, None]], axis=1)
         colored = charts.colors(inspection.to_unit_range(maps, axis=(2, 3)))[..., :3]
         columns = [tf.image.resize(shown, size, method)] + [
-            tf.image.resize(colored[:, layer].astype(np.float32), size, "nearest")
-            for layer in layers
+            tf.image.resize(colored[:, column].astype(np.float32), size, "nearest")
+            for column in range(maps.shape[1])
         ]
         gap = [[0, 0], [0, 0], [0, _GAP], [0, 0]]
         wide = tf.concat([tf.pad(column, gap, constant_values=1.0) for column in columns], axis=2)
         names = ", ".join(str(layer + 1) for layer in layers)
         text = (
             "Image, then how much attention each patch gets: from the class token, or without one "
-            f"from all patches, mean over the heads, in layers {names}. Each map has its own "
-            "scale: violet is its minimum, yellow its maximum."
+            f"from all patches, mean over the heads, in layers {names}; at the right, traced back "
+            "through all layers (attention rollout, figure 6). Each map has its own scale: violet "
+            "is its minimum, yellow its maximum."
         )
         return wide[:, :, :-_GAP] * 2 - 1, text
 
