@@ -12,6 +12,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import StrMethodFormatter
 
+from pipelines.errors import counted
+
 # The variables of `report.css` that replace these colors, so that charts have a dark side too.
 _VARIABLES = {
     "#5b636d": "soft",
@@ -212,7 +214,7 @@ def reliability(bins) -> Chart:
             for number, bar in enumerate(axes.patches):
                 bar.set_gid(
                     f"{_TITLE}{100 * number / count:.0f} to {100 * (number + 1) / count:.0f}%: "
-                    f"{images[number]:,} images, accuracy {100 * accuracy[number]:.1f}%, "
+                    f"{counted(int(images[number]), 'image')}, accuracy {100 * accuracy[number]:.1f}%, "
                     f"mean probability {100 * confidence[number]:.1f}%"
                 )
         above.set_ylim(0, 1)
