@@ -196,6 +196,11 @@ def reliability(bins) -> Chart:
     images, accuracy, confidence = (bins[name] for name in ("images", "accuracy", "confidence"))
     count = len(images)
     places, width = (np.arange(count) + 0.5) / count, 1 / count
+    titles = [
+        f"{100 * i / count:.0f} to {100 * (i + 1) / count:.0f}%: {counted(int(images[i]), 'image')}"
+        f", accuracy {100 * accuracy[i]:.1f}%, mean probability {100 * confidence[i]:.1f}%"
+        for i in range(count)
+    ]
     with matplotlib.rc_context(_STYLE | {"axes.autolimit_mode": "data"}):
         figure = Figure((5.4, 4.6), layout="constrained")
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
@@ -211,12 +216,8 @@ def reliability(bins) -> Chart:
             axes.grid(axis="y")
             axes.spines[["left", "top", "right"]].set_visible(False)
             axes.tick_params(length=0, pad=6)
-            for number, bar in enumerate(axes.patches):
-                bar.set_gid(
-                    f"{_TITLE}{100 * number / count:.0f} to {100 * (number + 1) / count:.0f}%: "
-                    f"{counted(int(images[number]), 'image')}, accuracy {100 * accuracy[number]:.1f}%, "
-                    f"mean probability {100 * confidence[number]:.1f}%"
-                )
+            for bar, title in zip(axes.patches, titles, strict=True):
+                bar.set_gid(f"{_TITLE}{title}")
         above.set_ylim(0, 1)
         above.set_ylabel("accuracy")
         below.set_ylabel("images")

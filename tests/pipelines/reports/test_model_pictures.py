@@ -37,10 +37,10 @@ def _data(source, size=(11, 14), **options):
     return EvaluationData(source=source, preprocessing=preprocessing, batch_size=8, **options)
 
 
-def _shown(folder, model, data, strategy=None, count=12, step=5):
+def _shown(folder, model, data, strategy=None, count=12, step=5, on_tpu=False):
     """What TensorBoard reads: an accumulator, the projector's config and its embeddings."""
     strategy = strategy or one_device()
-    pictures = ModelPictures(model, model.features, strategy, data, count)
+    pictures = ModelPictures(model, model.features, strategy, data, count, on_tpu)
     board = TensorBoard(folder)
     board.restart(0)
     for each in (step - 1, step):
@@ -68,14 +68,14 @@ def _read(source, data, count=12):
     rows = np.linspace(0, source.num_examples - 1, count).round().astype(int)
     stored = source.read(rows)
     prepare = data.preprocessing
-    images = [prepare(tf.io.decode_png(image)) for image in stored.images]
-    return np.stack(images), stored.labels
+    pixels = [np.floor(prepare.resized(tf.io.decode_png(x)) + 0.5) for x in stored.images]
+    return prepare.normalized(np.stack(pixels)).numpy(), stored.labels
 
 
 def test_everything_is_that_of_the_model(source, tmp_path):
     model, data = tiny.shared(), _data(source)
-    accumulator, embedding, values = _shown(tmp_path, model, data)
-    images, labels = _read(source, data)
+    accumulator, embedding, values = _shown(tmp_path, model, data, count=36)
+    images, labels = _read(source, data, count=36)
     np.testing.assert_allclose(values, model.features(images), rtol=1e-4, atol=1e-5)
     folder = tmp_path / "validation"
     short = ["a b", "c d", "e" * 59 + "…"]
@@ -83,12 +83,12 @@ def test_everything_is_that_of_the_model(source, tmp_path):
     assert names == [short[label] for label in labels]
     assert list(embedding.sprite.single_image_dim) == [14, 11]
     sprite = tf.io.decode_png((folder / embedding.sprite.image_path).read_bytes()).numpy()
-    assert sprite.shape == (4 * 11, 4 * 14, 3)
+    assert sprite.shape == (6 * 11, 6 * 14, 3)
     pixels = np.clip(images * 0.3 + 0.4, 0, 1)
-    np.testing.assert_allclose(sprite[11:22, 14:28], 255 * pixels[5], atol=1)
+    np.testing.assert_allclose(sprite[11:22, 14:28], 255 * pixels[7], atol=1)
 
-    # Attention: image, layer 1, layer 2, rollout; of 8 of the 12 images.
-    eight = images[np.linspace(0, 11, 8).round().astype(int)]
+    # Attention: image, layer 1, layer 2, rollout; of 8 of the 36 images.
+    eight = images[np.linspace(0, 35, 8).round().astype(int)]
     drawn = _pictures(accumulator, "attention")
     height, width = 11 * 11, 14 * 11
     assert drawn.shape == (8, height, 4 * width + 3 * 2, 3)
@@ -163,18 +163,17 @@ def test_two_replicas_show_the_same(source, tmp_path):
     np.testing.assert_allclose(found[0][1].astype(int), found[1][1], atol=1)
 
 
-def test_on_a_tpu_the_arrays_are_compiled(source):
-    """Checked on a CPU: the compiled function gives the same."""
-    model = tiny.shared(layers=1)
-    made = [
-        ModelPictures(model, model.features, one_device(), _data(source), 4, on_tpu)
-        for on_tpu in (False, True)
-    ]
-    images = np.zeros([4, 11, 14, 3], np.float32) + np.linspace(-1, 1, 14)[:, None]
-    eager, compiled = (pictures._compute(tf.constant(images, tf.float32)) for pictures in made)
-    assert eager.keys() == compiled.keys()
-    for name, value in eager.items():
-        np.testing.assert_allclose(compiled[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
+def test_what_a_tpu_compiles_gives_the_same(source, tmp_path):
+    """On a CPU; also with a last part of another size."""
+    model, found = tiny.shared(layers=1), []
+    for on_tpu in (False, True):
+        accumulator, _, values = _shown(
+            tmp_path / str(on_tpu), model, _data(source), count=40, on_tpu=on_tpu
+        )
+        found.append((values, *(_pictures(accumulator, tag).astype(int) for tag in PICTURES)))
+    for eager, compiled in zip(*found, strict=True):
+        np.testing.assert_allclose(eager, compiled, rtol=1e-4, atol=1)
+    np.testing.assert_allclose(found[0][0], found[1][0], rtol=1e-4, atol=1e-5)
 
 
 def test_large_images_and_grids_are_reduced(tmp_path):

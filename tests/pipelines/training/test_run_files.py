@@ -98,7 +98,9 @@ def test_tensorboard_shows_training_and_validation_in_one_chart(finished_run):
     stored = data.source.read(
         np.linspace(0, 299, 16).round().astype(int)[[0, 2, 4, 6, 9, 11, 13, 15]]
     )
-    inputs = tf.stack([data.preprocessing(tf.io.decode_png(image)) for image in stored.images])
+    prepare = data.preprocessing
+    pixels = [tf.floor(prepare.resized(tf.io.decode_png(x)) + 0.5) for x in stored.images]
+    inputs = prepare.normalized(tf.stack(pixels))
     average = model_source.find(finished_run, "ema").open_model().model
     expected = tf.reduce_mean(analysis.attention_distance(average, inputs))
     *_, last = validation.Tensors("attention distance/layer 01")
