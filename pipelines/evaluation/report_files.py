@@ -191,7 +191,7 @@ def _pictures(source, names, predicted):
         )
 
     several = not isinstance(predicted.labels, np.ndarray)
-    what = "none of the labels of the image" if several else "not its label"
+    what = "none of the labels of the image" if several else "not the label of the image"
     found = f"The most probable class is {what}: {counted(len(wrong), 'image')}."
     order = " Those with the largest probabilities; wrong labels are often among them."
     texts = {
