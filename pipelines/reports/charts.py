@@ -1,10 +1,14 @@
-"""Line charts and heat maps of matplotlib, for the macro `chart` of `templates/blocks.html`."""
+"""Charts and heat maps of matplotlib, for the macro `chart` of `templates/blocks.html`."""
 
+import contextlib
 import dataclasses
 import io
 import re
+import warnings
 
 import matplotlib
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import StrMethodFormatter
 
@@ -22,6 +26,8 @@ _SOFT, _LINE, _GRID, *_CURVES = _VARIABLES
 _DASHES = ("-", "--", ":", "-.")
 # Most curves in one chart.
 MAX_CURVES = len(_CURVES)
+# Most classes of a confusion matrix with numbers in its cells, and with names beside it.
+_MOST_NUMBERS, _MOST_NAMES = 20, 40
 # How the name of a group begins whose rest is shown on hover: matplotlib has no titles.
 _TITLE = "title: "
 _STYLE = {
@@ -125,6 +131,118 @@ def heat_maps(maps, columns, label, low, high, bar=False) -> Chart:
         return _chart(figure, label)
 
 
+def confusion_matrix(counts, names, step=1) -> Chart:
+    """A confusion matrix: rows are labels, columns predicted classes.
+
+    The color is the share of the images of a row, on a square-root scale: few confusions are
+    visible too. Up to 20 classes have the numbers in the cells, up to 40 their names beside them.
+
+    Args:
+        counts: int `[m, m]`.
+        names: of the classes, short ones; not read if there are more than 40.
+        step: number of classes that share a row, for the indices on the axes.
+    """
+    with matplotlib.rc_context(_STYLE):
+        return _chart(_confusion_figure(counts, names, step), "confusion matrix")
+
+
+def confusion_png(counts, names, step=1) -> bytes:
+    """The same as `confusion_matrix`, as a PNG file with a white background."""
+    with matplotlib.rc_context(_STYLE), _without_font_warnings():
+        file = io.BytesIO()
+        figure = _confusion_figure(counts, names, step)
+        figure.savefig(file, format="png", dpi=200, facecolor="white")
+    return file.getvalue()
+
+
+def _confusion_figure(counts, names, step):
+    classes = len(counts)
+    share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    figure = Figure((5.4, 5.0), layout="constrained")
+    axes = figure.subplots()
+    axes.imshow(np.sqrt(share), vmin=0, vmax=1, interpolation="none")
+    axes.set_xlabel("predicted class")
+    axes.set_ylabel("label")
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0)
+    if classes <= _MOST_NAMES:
+        size = min(9, 200 / classes)
+        is_short = all(len(name) <= 2 for name in names)
+        axes.set_xticks(range(classes), names, fontsize=size, rotation=0 if is_short else 90)
+        axes.set_yticks(range(classes), names, fontsize=size)
+    else:
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter(lambda place, _: f"{place * step:,.0f}")
+    if classes <= _MOST_NUMBERS:
+        for (row, column), count in np.ndenumerate(counts):
+            if count:
+                color = "#1a1d21" if share[row, column] > 0.4 else "#ffffff"
+                axes.text(
+                    column, row, f"{count:,}", color=color, fontsize=min(9, 100 / classes),
+                    ha="center", va="center",
+                )  # fmt: skip
+    return figure
+
+
+def reliability(bins) -> Chart:
+    """The accuracy at each confidence above the diagonal, and the share of images below.
+
+    Args:
+        bins: "images", "accuracy" and "confidence" of equal bins of the confidence, see
+            `pipelines.evaluation.report.calibration`.
+    """
+    images, accuracy, confidence = (bins[name] for name in ("images", "accuracy", "confidence"))
+    count = len(images)
+    places, width = (np.arange(count) + 0.5) / count, 1 / count
+    with matplotlib.rc_context(_STYLE | {"axes.autolimit_mode": "data"}):
+        figure = Figure((5.4, 4.6), layout="constrained")
+        above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+        above.plot([0, 1], [0, 1], "--", color=_SOFT, linewidth=1)
+        for axes, heights, color in (
+            (above, accuracy, _CURVES[0]),
+            (below, images / images.sum(), _CURVES[2]),
+        ):
+            axes.bar(places, heights, 0.9 * width, color=color)
+            axes.set_xlim(0, 1)
+            axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.4g}%")
+            axes.xaxis.set_major_formatter(lambda value, _: f"{100 * value:.4g}%")
+            axes.grid(axis="y")
+            axes.spines[["left", "top", "right"]].set_visible(False)
+            axes.tick_params(length=0, pad=6)
+            for number, bar in enumerate(axes.patches):
+                bar.set_gid(
+                    f"{_TITLE}{100 * number / count:.0f} to {100 * (number + 1) / count:.0f}%: "
+                    f"{images[number]:,} images, accuracy {100 * accuracy[number]:.1f}%, "
+                    f"mean probability {100 * confidence[number]:.1f}%"
+                )
+        above.set_ylim(0, 1)
+        above.set_ylabel("accuracy")
+        below.set_ylabel("images")
+        below.set_xlabel("largest probability")
+        return _chart(figure, "accuracy and number of images at each largest probability")
+
+
+def distances(values):
+    """A picture of attention distances over the layers: uint8 `[h, w, 3]`.
+
+    Args:
+        values: float `[L, heads]`, in pixels.
+    """
+    layers = np.arange(1, len(values) + 1)
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure((4.0, 3.0), layout="constrained", dpi=100, facecolor="white")
+        canvas, axes = FigureCanvasAgg(figure), figure.subplots()
+        axes.plot(layers, values.mean(axis=1), color=_CURVES[0])
+        axes.plot(layers, values, "o", ms=3, color=_CURVES[1], alpha=0.6)
+        axes.set_xlabel("layer")
+        axes.set_ylabel("attention distance in pixels")
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.set_ylim(0)
+        axes.grid(axis="y")
+        canvas.draw()
+        return np.asarray(canvas.buffer_rgba())[..., :3]
+
+
 def colors(values):
     """The colors of `heat_maps`, float `[..., 4]` in [0, 1], of values in [0, 1]."""
     return matplotlib.colormaps["viridis"](values)
@@ -133,7 +251,7 @@ def colors(values):
 def _chart(figure, label):
     file = io.StringIO()
     # Parts that are used again have hashes as names: equal only if the parts are.
-    with matplotlib.rc_context({"svg.hashsalt": label}):
+    with matplotlib.rc_context({"svg.hashsalt": label}), _without_font_warnings():
         figure.savefig(file, format="svg", transparent=True)
     # The head has addresses of XML name spaces and a style for the whole page.
     svg = file.getvalue().partition("</defs>")[2].rpartition("</svg>")[0]
@@ -144,3 +262,11 @@ def _chart(figure, label):
         svg = svg.replace(color, f"var(--{variable})")
     width, height = 72 * figure.get_size_inches()
     return Chart(label=label, width=width, height=height, elements=svg)
+
+
+@contextlib.contextmanager
+def _without_font_warnings():
+    """Ignores names in scripts that matplotlib's font lacks: the browser draws the text."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font|.* does not support .* nat")
+        yield

@@ -10,6 +10,9 @@ import tensorflow as tf
 
 from vit_tf.files.atomic_file import write_atomically
 
+# Not printable, and part of words and emoji.
+_JOINERS = "\u200c\u200d"
+
 
 def data_uri(image):
     """An image as a PNG inside the page.
@@ -23,6 +26,17 @@ def data_uri(image):
     return f"data:image/png;base64,{data}"
 
 
+def short(text, most=60):
+    """A name of the user on one line, cut to `most` characters; the end is then an ellipsis.
+
+    White space, control characters and those that turn the direction of text become one space: the
+    names of folders may have all of them.
+    """
+    kept = (x if x.isprintable() or x in _JOINERS else " " for x in text)
+    shown = " ".join("".join(kept).split()) or "(no name)"
+    return shown if len(shown) <= most else shown[: most - 1] + "…"
+
+
 TEMPLATES = jinja2.Environment(
     loader=jinja2.PackageLoader("pipelines.reports"),
     autoescape=True,
@@ -31,6 +45,7 @@ TEMPLATES = jinja2.Environment(
     lstrip_blocks=True,
 )
 TEMPLATES.filters["data_uri"] = data_uri
+TEMPLATES.filters["short"] = short
 
 
 def write_page(path, template, **values):
