@@ -60,7 +60,8 @@ OF_MODEL = {
     "norms": Caption(
         "Norms of the tokens",
         "Euclidean norm of the tokens before each block and behind the last: mean over the "
-        "patches, the largest patch of each image, and the class token.",
+        "patches, the largest patch of each image, and the class token; random: the mean over the "
+        "patches of the twin.",
         "not in the paper; Darcet et al. (2024) on tokens of large norm",
         "Norms grow with depth. In large models a few patches have far larger norms than others.",
         "Norms grow slowly, and all patches have similar ones.",
@@ -127,9 +128,9 @@ OF_IMAGE = {
     "occlusion": Caption(
         "Occlusion",
         "The probability of the class while each cell in turn has the mean color of the image. "
-        "Violet cells are needed: without them the probability is lowest.",
+        "Yellow cells are needed most: without them the probability is lowest.",
         "not in the paper; Zeiler and Fergus (2014)",
-        "Cells of the object are violet.",
+        "Cells of the object are yellow.",
         "Nearly equal values everywhere, stretched to the whole range of colors.",
     ),
     "curves": Caption(

@@ -4,8 +4,10 @@ from pipelines.inspection import captions, images, pictures
 from pipelines.reports import charts
 from pipelines.reports.html_page import short
 
-_MAPS = {"attention": "attention", "rollout": "rollout", "activation": "Grad-CAM"}
-_NEIGHBOR, _HEADS = 96, 400  # pixels
+MAPS = {"attention": "attention", "rollout": "rollout", "activation": "Grad-CAM"}
+# Widths on the page in pixels.
+_WIDTH, _NEIGHBOR = 190, 96
+_WIDTHS = {"attention": 394}
 
 
 def image_looks(inspected, names, shown, album):
@@ -44,7 +46,8 @@ def _look(one, index, original, name, album):
         found.append(
             {
                 "title": caption.title + twin,
-                "uri": pictures.page_uri(picture, _HEADS if key == "attention" else 200),
+                "uri": pictures.page_uri(picture, _WIDTHS.get(key, _WIDTH)),
+                "width": _WIDTHS.get(key, _WIDTH),
                 "hover": f"{caption.formula} Source: {caption.source}. Trained: {caption.trained} "
                 f"Random weights: {caption.untrained}",
                 "anchor": kind,
@@ -81,9 +84,6 @@ def _drawn(one, numbers, seen, original):
     box = subject.preprocessing.crop_box(numbers.size)
     yield "original", pictures.with_crop(original, box), f"{height} x {width} pixels"
     yield "seen", pictures.enlarged(seen), f"{seen.shape[0]} x {seen.shape[1]} pixels"
-    if "attention" in maps:
-        layers, heads = maps["attention"].shape[:2]
-        yield "attention", pictures.heads(maps["attention"]), f"{layers} layers, {heads} heads"
     for key in ("rollout", "random rollout"):
         if key in maps:
             yield (
@@ -97,11 +97,15 @@ def _drawn(one, numbers, seen, original):
             if not maps[key].any():
                 note = "nothing speaks for the class"
             yield key, pictures.overlay(maps[key], seen, subject.cells(maps[key].shape)), note
-    yield "components", pictures.components(maps["components"], seen.shape[:2]), ""
+    cell = subject.cells(maps["components"].shape)
+    yield "components", pictures.components(maps["components"], seen.shape[:2], cell), ""
     if "occlusion" in maps:
-        heat = maps["occlusion"]
-        note = f"probability from {heat.min():.3f} to {heat.max():.3f}"
-        yield "occlusion", pictures.overlay(heat, seen, subject.cells(heat.shape)), note
+        left = maps["occlusion"]
+        note = f"probability from {left.min():.3f} to {left.max():.3f}"
+        yield "occlusion", pictures.overlay(-left, seen, subject.cells(left.shape)), note
+    if "attention" in maps:
+        layers, heads = maps["attention"].shape[:2]
+        yield "attention", pictures.heads(maps["attention"]), f"{layers} layers, {heads} heads"
 
 
 def _alike(numbers, key):
@@ -118,15 +122,14 @@ def _charts(numbers, name, album):
         if not numbers.curves:
             continue
         curves = {
-            _MAPS.get(key, key): (list(both[kind]["fractions"]), list(both[kind]["scores"]))
+            MAPS.get(key, key): (list(both[kind]["fractions"]), list(both[kind]["scores"]))
             for key, both in numbers.curves.items()
         }
         axis = "cells covered" if kind == "deletion" else "cells uncovered"
         arguments = curves, axis, "probability"
         album.add(f"{name} {kind}", charts.line_chart(*arguments, percent=True, png=True))
         areas = ", ".join(
-            f"{_MAPS.get(key, key)} {both[kind]['area']:.3f}"
-            for key, both in numbers.curves.items()
+            f"{MAPS.get(key, key)} {both[kind]['area']:.3f}" for key, both in numbers.curves.items()
         )
         chart = charts.line_chart(*arguments, percent=True)
         found.append(

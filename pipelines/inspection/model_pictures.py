@@ -60,11 +60,11 @@ def _heads(key, label, line):
 
 
 def _norms(one, name, album):
-    curves = {}
-    for end, numbers in (("", one.trained), (f", {_TWIN}", one.random)):
-        for kind, values in numbers["norms"].items():
-            if not end or kind == "patches":
-                curves[f"{kind.replace('_', ' ')}{end}"] = (list(range(len(values))), list(values))
+    norms = one.trained["norms"] | {"random": one.random["norms"]["patches"]}
+    curves = {
+        kind.replace("_", " "): (list(range(len(values))), list(values))
+        for kind, values in norms.items()
+    }
     arguments = curves, "blocks passed", "norm"
     album.add(name, charts.line_chart(*arguments, png=True))
     return {"chart": charts.line_chart(*arguments)}

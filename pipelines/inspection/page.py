@@ -7,8 +7,9 @@ import numpy as np
 
 from pipelines.errors import counted
 from pipelines.inspection import captions, pictures, untrained
-from pipelines.inspection.image_pictures import image_looks
+from pipelines.inspection.image_pictures import MAPS, image_looks
 from pipelines.inspection.model_pictures import model_parts
+from pipelines.inspection.subject import left_out_lines
 from pipelines.reports.html_page import short, write_page
 from vit_tf.files import storage
 from vit_tf.files.atomic_file import write_atomically
@@ -54,7 +55,8 @@ def write(output, inspected, shown):
         path,
         "inspect.html",
         heading=short(", ".join(names), 120),
-        lead=f"{counted(len(shown), 'image')}; statistics over {counted(inspected[0].count, 'image')}.",
+        lead=f"{counted(len(shown), 'image')}; statistics over "
+        f"{counted(inspected[0].count, 'image')}.",
         models=[_model(one, name) for one, name in zip(inspected, names, strict=True)],
         parts=parts,
         images=looks,
@@ -77,7 +79,7 @@ def _model(one, name):
         "verdict": text,
         "untrained": text.startswith("LOOKS"),
         "checks": [[check.name, check.value, check.expected] for check in one.checks],
-        "left_out": [f"{key} ({reason})" for key, reason in one.subject.left_out().items()],
+        "left_out": left_out_lines(one.subject),
     }
 
 
@@ -94,7 +96,7 @@ def _images_text(inspected, looks):
             continue
         name = f" {short(one.subject.name, 60)}:" if len(inspected) > 1 else ""
         means = "; ".join(
-            f"{key} {np.mean([x[key]['deletion']['area'] for x in curves]):.3f} and "
+            f"{MAPS.get(key, key)} {np.mean([x[key]['deletion']['area'] for x in curves]):.3f} and "
             f"{np.mean([x[key]['insertion']['area'] for x in curves]):.3f}"
             for key in curves[0]
         )

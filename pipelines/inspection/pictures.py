@@ -34,7 +34,7 @@ def shrunk(image, most):
 
 def with_crop(image, box, side=2 * SIDE):
     """A small copy of the original, with the part that the model sees in a frame."""
-    small = shrunk(image, side)
+    small = enlarged(shrunk(image, side))
     scale = np.array(small.shape[:2] * 2) / (*image.shape[:2], *image.shape[:2])
     top, left, bottom, right = np.round(np.array(box) * scale).astype(int)
     picture = (small * 0.55).astype(np.uint8)
@@ -64,8 +64,7 @@ def overlay(values, seen, cell):
         seen: uint8 `[h, w, 3]`, the pixels that the model saw.
         cell: (height, width) of a cell in pixels.
     """
-    height, width = seen.shape[:2]
-    colored = heat(values).repeat(cell[0], axis=0).repeat(cell[1], axis=1)[:height, :width]
+    colored = _on_pixels(heat(values), seen.shape[:2], cell)
     gray = np.repeat(seen.mean(axis=2, keepdims=True), 3, axis=2)
     picture = gray.copy()  # Pixels beyond the last whole patch have no color.
     inside = picture[: colored.shape[0], : colored.shape[1]]
@@ -79,12 +78,17 @@ def masked(rollout, seen, patch_pixels):
     return enlarged(_round(seen * mask[..., None]))
 
 
-def components(values, size):
-    """Up to three components as red, green and blue, on the pixels of an image of `size`."""
+def components(values, size, cell):
+    """Up to three components as red, green and blue, on the pixels of an image.
+
+    Args:
+        values: float `[rows, columns, 1 to 3]` in [0, 1].
+        size: (height, width) of the image.
+        cell: (height, width) of a cell in pixels.
+    """
     colors = np.zeros((*values.shape[:2], 3))
     colors[..., : values.shape[2]] = values
-    times = max(1, round(max(size) / max(values.shape[:2])))
-    return enlarged(_to_uint8(colors).repeat(times, axis=0).repeat(times, axis=1))
+    return enlarged(_on_pixels(_to_uint8(colors), size, cell))
 
 
 def tiles(images, columns, gap=1):
@@ -138,6 +142,11 @@ def page_uri(picture, most=_ON_PAGE) -> str:
     forms = {"png": png(small), "jpeg": tf.io.encode_jpeg(small, quality=80).numpy()}
     kind = min(forms, key=lambda name: len(forms[name]))
     return f"data:image/{kind};base64,{base64.b64encode(forms[kind]).decode('ascii')}"
+
+
+def _on_pixels(picture, size, cell):
+    """Each pixel repeated on its cell; the last cells may be cut off by the end of the image."""
+    return picture.repeat(cell[0], axis=0).repeat(cell[1], axis=1)[: size[0], : size[1]]
 
 
 def _to_uint8(values):

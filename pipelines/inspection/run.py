@@ -11,7 +11,7 @@ import numpy as np
 from pipelines.errors import UserError, counted
 from pipelines.inspection import image_numbers, images, model_numbers, page, untrained
 from pipelines.inspection.progress import Progress
-from pipelines.inspection.subject import Subject, batches
+from pipelines.inspection.subject import Subject, batches, left_out_lines
 from vit_tf.config.near_names import did_you_mean
 from vit_tf.files import storage
 from vit_tf.files.atomic_file import write_atomically
@@ -127,8 +127,8 @@ def _inspect(subject, target, found, shown, options, progress) -> Inspected:
     """Computes everything about one model."""
     _log.info(f"{subject.name}: {subject.config.summary()}")
     left_out = subject.left_out()
-    for name, reason in left_out.items():
-        _log.info(f"left out: {name}: {reason}")
+    if left_out:
+        _log.info(f"left out: {'; '.join(left_out_lines(subject))}")
 
     def prepared(part):
         return np.stack([subject.preprocessing(images.pixels(image)).numpy() for image in part])

@@ -93,7 +93,8 @@ class Subject:
         side = self.config.patch_pixels
         if side is not None:
             return side, side
-        return tuple(-(-pixels // count) for pixels, count in zip(self.config.image_size, shape))
+        height, width = self.config.image_size
+        return -(-height // shape[0]), -(-width // shape[1])
 
     def left_out(self) -> dict[str, str]:
         """Pictures that do not exist for the model -> the reason."""
@@ -115,6 +116,14 @@ class Subject:
             names = ("prediction", "activation", "occlusion", "curves")
             found |= dict.fromkeys(names, "the model has no classes (num_classes=0)")
         return found
+
+
+def left_out_lines(subject) -> list[str]:
+    """The pictures that do not exist for the model, a text for each reason."""
+    by_reason = {}
+    for name, reason in subject.left_out().items():
+        by_reason.setdefault(reason, []).append(name)
+    return [f"{', '.join(names)} ({reason})" for reason, names in by_reason.items()]
 
 
 def batches(images, size):

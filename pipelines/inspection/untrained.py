@@ -8,9 +8,10 @@ from pipelines.studies.demo_checks import Check
 from vit_tf.analysis import inspection
 
 # From this multiple of the number of random weights on, a number is not that of random weights.
-# Two random models of 16 or more heads and 48 or more filters differed by less.
+# Twelve random models of all families, with 3 layers of 3 heads, differed from their twins by at
+# most 1.1 and 1.6 times.
 _TIMES = 1.2
-_TIMES_ATTENTION = 1.5
+_TIMES_ATTENTION = 2.0
 # Standard errors from zero.
 _ERRORS = 4.0
 
@@ -60,9 +61,9 @@ def verdict(found) -> str:
     judged = [check for check in found if check.passed is not None]
     random = [check for check in judged if not check.passed]
     if len(random) == len(judged):
-        return f"LOOKS UNTRAINED: all {len(judged)} numbers are like those of random weights."
+        return f"LOOKS UNTRAINED: {len(judged)} of {len(judged)} numbers like random weights."
     if not random:
-        return f"Looks trained: none of {len(judged)} numbers is like that of random weights."
+        return f"Looks trained: no number of {len(judged)} is like that of random weights."
     return (
         f"Looks trained by {len(judged) - len(random)} of {len(judged)} numbers; the rest are like "
         "those of random weights, as in small or briefly trained models."
@@ -95,10 +96,11 @@ def _position_check(config, similarity, random):
     name = "Positions: rank correlation of similarity and nearness"
     if not config.position_embedding.startswith("learned"):
         return Check(name=name, value=f"{value:.3f}", expected="not judged: fixed, not learned")
-    error = 1 / math.sqrt(max(len(nearness), 1))
+    # Sums of row and column embeddings are more similar in one row, also with random weights.
+    least = max(other, 0.0) + _ERRORS / math.sqrt(max(len(nearness), 1))
     return Check(
         name=name,
         value=f"{value:.3f}",
-        expected=f"above {_ERRORS * error:.3f}; random weights: {other:.3f}",
-        passed=value > _ERRORS * error,
+        expected=f"above {least:.3f}; random weights: {other:.3f}",
+        passed=value > least,
     )

@@ -93,6 +93,8 @@ def line_chart(curves, x_label, y_label, percent=False, png=False) -> Chart:
         axes.tick_params(length=0, pad=8)
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+        if all(isinstance(value, int) for x, _ in curves.values() for value in x):
+            axes.xaxis.get_major_locator().set_params(integer=True)
         if percent:
             axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.4g}%")
         write_x, write_y = (axis.get_major_formatter() for axis in (axes.xaxis, axes.yaxis))
