@@ -177,7 +177,7 @@ def rollout_mask(rollout, image_size, patch_pixels):
         patch_pixels: standard deviation of the Gaussian, in pixels.
 
     Returns:
-        float64 `[height, width]` in [0, 1].
+        float64 `[height, width]` in [0, 1]; 1 everywhere for a map without differences.
     """
     mask = np.asarray(rollout, np.float64) / max(np.max(rollout), np.finfo(np.float64).tiny)
     for axis, pixels in enumerate(image_size):
@@ -188,6 +188,8 @@ def rollout_mask(rollout, image_size, patch_pixels):
         blur = np.exp(-(distance**2) / (2 * patch_pixels**2))
         blur /= blur.sum(axis=1, keepdims=True)
         mask = np.moveaxis(np.tensordot(blur @ stretch, mask, (1, axis)), 0, axis)
+    if np.ptp(mask) <= 1e-9:  # Rounding errors would become a picture.
+        return np.ones_like(mask)
     return to_unit_range(mask)
 
 
