@@ -6,8 +6,8 @@ from pipelines.reports.html_page import short
 
 MAPS = {"attention": "attention", "rollout": "rollout", "activation": "Grad-CAM"}
 # Widths on the page in pixels.
-_WIDTH, _NEIGHBOR = 190, 96
-_WIDTHS = {"attention": 394}
+_WIDTH, _NEIGHBOR = 180, 96
+_WIDTHS = {"attention": 374}
 
 
 def image_looks(inspected, names, shown, album):

@@ -127,7 +127,7 @@ def test_every_family_has_what_exists_and_names_the_rest(family, tmp_path, logge
     shown = {"original", "seen", "components"} | maps
     files = {f"model-1-image-001-{name.replace(' ', '-')}.png" for name in shown}
     assert files <= set(os.listdir(tmp_path / "pictures"))
-    assert len(page.all("figure", class_="shot")) >= 2 * (len(shown) + 1)
+    assert len(page.all("figure", class_="shot small")) >= 2 * (len(shown) + 1)
 
 
 def test_occlusion_and_curves_are_probabilities_of_covered_images(tmp_path):
