@@ -55,8 +55,10 @@ def from_source(source) -> tuple[list[Image], list[str]]:
     indices = np.linspace(0, source.num_examples - 1, count).round().astype(np.int64)
     examples = source.read(indices)
     readable, errors = [], []
-    for content, example_id in zip(examples.images, examples.ids, strict=True):
+    for content, label, example_id in zip(*examples, strict=True):
         name = source.path(int(example_id)) or source.describe(int(example_id))
+        if not source.multi_label:
+            name += f", a {source.labels[label]}"
         image = Image(name, content)
         try:
             pixels(image)

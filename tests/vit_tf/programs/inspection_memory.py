@@ -29,9 +29,6 @@ def main():
         "maps": lambda: analysis.attention_maps.attention_maps(model, images),
         "rollout": lambda: analysis.attention_rollout(model, images),
         "distance": lambda: analysis.attention_distance(model, images),
-        "entropy": lambda: analysis.attention_entropy(model, images),
-        "class share": lambda: analysis.class_token_share(model, images),
-        "norms": lambda: analysis.token_norms(model, images),
         "activation": lambda: analysis.class_activation(model, images, 3),
         "components": lambda: analysis.token_components(model, images),
     }.items():
