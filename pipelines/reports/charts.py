@@ -70,7 +70,7 @@ class Chart:
     elements: str
 
 
-def line_chart(curves, x_label, y_label, percent=False) -> Chart:
+def line_chart(curves, x_label, y_label, percent=False, png=False) -> Chart:
     """Curves over one pair of axes, with a legend; the mark of a point shows its values on hover.
 
     Args:
@@ -78,6 +78,7 @@ def line_chart(curves, x_label, y_label, percent=False) -> Chart:
         x_label: name of the horizontal axis.
         y_label: name of the vertical axis.
         percent: whether `y` are fractions, written as percentages; the axis is within 0 and 100 %.
+        png: whether to return a PNG file instead, as bytes.
 
     Raises:
         ValueError: if a curve has more `x` than `y`, or fewer.
@@ -94,6 +95,8 @@ def line_chart(curves, x_label, y_label, percent=False) -> Chart:
         axes.tick_params(length=0, pad=8)
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+        if all(isinstance(value, int) for x, _ in curves.values() for value in x):
+            axes.xaxis.get_major_locator().set_params(integer=True)
         if percent:
             axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.4g}%")
         write_x, write_y = (axis.get_major_formatter() for axis in (axes.xaxis, axes.yaxis))
@@ -104,7 +107,7 @@ def line_chart(curves, x_label, y_label, percent=False) -> Chart:
         if percent:  # The round numbers at the ends of the axis may be beyond any fraction.
             low, high = axes.get_ylim()
             axes.set_ylim(max(low, 0.0), min(high, 1.0))
-        return _chart(figure, f"{y_label} over {x_label}")
+        return _chart(figure, f"{y_label} over {x_label}", png)
 
 
 def heat_maps(maps, columns, label, low, high, bar=False) -> Chart:
@@ -151,10 +154,7 @@ def confusion_matrix(counts, names, step=1) -> Chart:
 def confusion_png(counts, names, step=1) -> bytes:
     """The same as `confusion_matrix`, as a PNG file with a white background."""
     with matplotlib.rc_context(_STYLE), _without_font_warnings():
-        file = io.BytesIO()
-        figure = _confusion_figure(counts, names, step)
-        figure.savefig(file, format="png", dpi=200, facecolor="white")
-    return file.getvalue()
+        return _png(_confusion_figure(counts, names, step))
 
 
 def _confusion_figure(counts, names, step):
@@ -232,21 +232,49 @@ def distances(values, uniform):
         values: float `[L, heads]`, in pixels.
         uniform: that of equal attention to all tokens, as a dashed line.
     """
-    layers = np.arange(1, len(values) + 1)
     with matplotlib.rc_context(_STYLE):
-        figure = Figure((4.0, 3.0), layout="constrained", dpi=100, facecolor="white")
-        canvas, axes = FigureCanvasAgg(figure), figure.subplots()
-        axes.axhline(uniform, color=_SOFT, linestyle="--", linewidth=1)
-        axes.plot(layers, values.mean(axis=1), color=_CURVES[0])
-        axes.plot(layers, values, "o", ms=3, color=_CURVES[1], alpha=0.6, clip_on=False)
-        axes.set_xlabel("layer")
-        axes.set_ylabel("attention distance in pixels")
-        axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.set_ylim(0)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(axis="y")
+        figure = _heads_figure({"": values}, "attention distance in pixels", uniform)
+        figure.set_size_inches(4.0, 3.0)
+        figure.set(dpi=100, facecolor="white")
+        canvas = FigureCanvasAgg(figure)
         canvas.draw()
         return np.asarray(canvas.buffer_rgba())[..., :3]
+
+
+def heads_chart(values, y_label, line=None, png=False) -> Chart:
+    """A point for every head over the layers, and the mean of each layer.
+
+    Args:
+        values: name -> float `[layers, heads]`; at most `MAX_CURVES`.
+        y_label: name of the vertical axis.
+        line: a value that a dashed line marks, or None.
+        png: whether to return a PNG file instead, as bytes.
+    """
+    with matplotlib.rc_context(_STYLE):
+        return _chart(_heads_figure(values, y_label, line), f"{y_label} of each head", png)
+
+
+def _heads_figure(values, y_label, line=None):
+    figure = Figure((5.4, 3.0), layout="constrained")
+    axes = figure.subplots()
+    for color, heads in zip(_CURVES, values.values(), strict=False):
+        layers = np.arange(1, len(heads) + 1)
+        axes.plot(layers, heads.mean(axis=1), color=color)
+        # Points of two models do not cover each other.
+        axes.plot(layers, heads, "o", ms=3, color=color, alpha=0.5)
+    if line is not None:
+        axes.axhline(line, color=_SOFT, linestyle="--", linewidth=1)
+    if len(values) > 1:
+        means = axes.lines[:: 1 + next(iter(values.values())).shape[1]]
+        figure.legend(means[: len(values)], list(values), loc="outside upper left", ncols=2)
+    axes.set_xlabel("layer")
+    axes.set_ylabel(y_label)
+    axes.margins(x=0.03)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set_ylim(0)
+    axes.grid(axis="y")
+    axes.spines[["left", "top", "right"]].set_visible(False)
+    return figure
 
 
 def colors(values):
@@ -254,7 +282,9 @@ def colors(values):
     return matplotlib.colormaps["viridis"](values)
 
 
-def _chart(figure, label):
+def _chart(figure, label, png=False):
+    if png:
+        return _png(figure)
     file = io.StringIO()
     # Parts that are used again have hashes as names: equal only if the parts are.
     with matplotlib.rc_context({"svg.hashsalt": label}), _without_font_warnings():
@@ -268,6 +298,12 @@ def _chart(figure, label):
         svg = svg.replace(color, f"var(--{variable})")
     width, height = 72 * figure.get_size_inches()
     return Chart(label=label, width=width, height=height, elements=svg)
+
+
+def _png(figure):
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=200, facecolor="white")
+    return file.getvalue()
 
 
 @contextlib.contextmanager

@@ -6,6 +6,8 @@ Shapes: `P` patch side in pixels, `C` channels, `D` width, `T` prefix tokens, `N
 patches in row-major order.
 """
 
+import math
+
 import numpy as np
 
 
@@ -137,6 +139,58 @@ def effective_rank(singular_values) -> float:
     variances = np.square(np.asarray(singular_values, np.float64))
     squares = np.square(variances).sum()
     return float(variances.sum() ** 2 / squares) if squares else 0.0
+
+
+def rank_correlation(first, second) -> float:
+    """Spearman's rank correlation of two maps: 1 if they order the places alike, 0 if by chance.
+
+    Equal values share the mean of their ranks.
+
+    Args:
+        first, second: float arrays of the same shape.
+
+    Returns:
+        In [-1, 1]; NaN if one of them is constant.
+    """
+    ranks = [_ranks(np.ravel(values)) for values in (first, second)]
+    first, second = (each - each.mean() for each in ranks)
+    product = np.linalg.norm(first) * np.linalg.norm(second)
+    return float(first @ second / product) if product else math.nan
+
+
+def _ranks(values):
+    """Ranks from 0; equal values share their mean."""
+    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    return (ends - (counts + 1) / 2)[places]
+
+
+def rollout_mask(rollout, image_size, patch_pixels):
+    """A rollout map as the paper's figures show it: a factor for every pixel (docs/paper.md J.4).
+
+    Divided by the maximum, stretched to the image, blurred by a Gaussian of the size of a patch,
+    and scaled to [0, 1].
+
+    Args:
+        rollout: float `[rows, columns]`.
+        image_size: (height, width) of the image in pixels.
+        patch_pixels: standard deviation of the Gaussian, in pixels.
+
+    Returns:
+        float64 `[height, width]` in [0, 1]; 1 everywhere for a map without differences.
+    """
+    mask = np.asarray(rollout, np.float64) / max(np.max(rollout), np.finfo(np.float64).tiny)
+    for axis, pixels in enumerate(image_size):
+        centers = (np.arange(pixels) + 0.5) * mask.shape[axis] / pixels - 0.5
+        places = np.arange(mask.shape[axis])
+        stretch = np.maximum(0, 1 - np.abs(np.clip(centers, 0, places[-1])[:, None] - places))
+        distance = np.arange(pixels)[:, None] - np.arange(pixels)
+        blur = np.exp(-(distance**2) / (2 * patch_pixels**2))
+        blur /= blur.sum(axis=1, keepdims=True)
+        mask = np.moveaxis(np.tensordot(blur @ stretch, mask, (1, axis)), 0, axis)
+    if np.ptp(mask) <= 1e-9:  # Rounding errors would become a picture.
+        return np.ones_like(mask)
+    return to_unit_range(mask)
 
 
 def to_unit_range(values, axis=None):

@@ -61,15 +61,16 @@ def resize_and_crop(
     return _resample(images, resized, start, crop_size, (interpolation, antialias))
 
 
-def crop_box(size, rule, resize_to, crop_size):
+def crop_box(size, rule, resize_to, crop_size) -> tuple[float, float, float, float]:
     """The part of an image of `size` that `resize_and_crop` returns: top, left, bottom, right.
 
     The sides are floats, in pixels of the image.
     """
     resized, start = _place(tf.constant(size, tf.int64), rule, resize_to, crop_size)
     scale = np.asarray(size) / resized.numpy()
-    first, last = start.numpy() * scale, (start.numpy() + crop_size) * scale
-    return *map(float, first), *map(float, last)
+    top, left = start.numpy() * scale
+    bottom, right = (start.numpy() + crop_size) * scale
+    return float(top), float(left), float(bottom), float(right)
 
 
 def to_model_range(images, mean=MEAN, std=STD):

@@ -146,6 +146,43 @@ class TestDistances:
         assert inspection.distances((14, 14)).max() * 16 == pytest.approx(294.156, abs=1e-3)
 
 
+class TestRankCorrelation:
+    def test_is_spearmans(self):
+        """1 - 6 sum of squared differences / (n^3 - n), without equal values."""
+        first, second = [3.0, 10.0, -1.0, 7.0], [[1.0, 2.0], [5.0, 4.0]]
+        differences = np.array([1, 3, 0, 2]) - [0, 1, 3, 2]
+        expected = 1 - 6 * (differences**2).sum() / (4**3 - 4)
+        assert inspection.rank_correlation(first, second) == pytest.approx(expected)
+
+    def test_equal_values_share_their_rank(self):
+        ranks = np.array([0, 1.5, 1.5, 3]), np.array([3, 0, 1.5, 1.5])
+        expected = np.corrcoef(*ranks)[0, 1]
+        found = inspection.rank_correlation([1.0, 2, 2, 3], [9.0, 4, 5, 5])
+        assert found == pytest.approx(expected)
+
+    def test_a_constant_map_has_none(self):
+        assert math.isnan(inspection.rank_correlation([1.0, 1.0], [1.0, 2.0]))
+
+
+class TestRolloutMask:
+    def test_a_uniform_map_changes_nothing_and_a_peak_stays_in_its_place(self):
+        assert (inspection.rollout_mask(np.full((2, 3), 0.1), (8, 12), 4) == 1).all()
+        peak = np.zeros((4, 6))
+        peak[1, 4] = 0.2
+        mask = inspection.rollout_mask(peak, (32, 48), 8)
+        assert mask.shape == (32, 48) and mask.min() == 0 and mask.max() == 1
+        row, column = np.unravel_index(mask.argmax(), mask.shape)
+        assert abs(row - 11.5) <= 2 and abs(column - 35.5) <= 2  # The border adds to its side.
+
+    def test_the_blur_has_the_deviation_of_a_patch(self):
+        """Far from the border, a thin peak becomes the Gaussian."""
+        peak = np.zeros((41, 1))
+        peak[20] = 1
+        mask = inspection.rollout_mask(peak, (41, 1), 3)[:, 0]
+        expected = inspection.to_unit_range(np.exp(-((np.arange(41) - 20.0) ** 2) / 18))
+        np.testing.assert_allclose(mask, expected, atol=1e-6)
+
+
 def test_effective_rank():
     assert inspection.effective_rank([2.0, 0.0, 0.0]) == pytest.approx(1)
     assert inspection.effective_rank([3.0, 3.0, 3.0]) == pytest.approx(3)
