@@ -19,6 +19,7 @@ from pipelines.evaluation.predictions import Predicted
 from pipelines.evaluation.report_files import write_report
 from pipelines.stored_models import model_source
 from tests.pipelines.encoded import encode
+from tests.pipelines.hostile_names import HOSTILE
 from tests.pipelines.process import assert_user_error
 from tests.pipelines.reports.parsed_page import ParsedPage
 from tests.pipelines.tiny import one_device, tiny_experiment, two_replicas
@@ -253,20 +254,6 @@ def test_more_classes_than_a_matrix_can_have(tmp_path):
     text = (tmp_path / "report.html").read_text()
     assert "3 x 3 neighboring classes" in text and "has 1,000 of 2,500" in text
     assert len(text) < 4e6
-
-
-HOSTILE = [
-    "<script>alert(1)</script>",
-    "x" * 10_000,
-    "\u202eright to left \u05d0\u05d1",
-    '" onerror="alert(1)',
-    "$\\frac{1}{0}$ line\nbreak\x00\x1b[31m",
-    "{{ 7 * 7 }}{% raw %}",
-    "",
-    "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645 \u732b\u1f600",
-    "&lt;b&gt; ]]> <!-- -->",
-    "</svg></style><style>*{display:none}</style>",
-]
 
 
 def test_hostile_names_are_readable_and_inert(tmp_path):
