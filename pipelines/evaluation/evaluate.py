@@ -66,7 +66,7 @@ def evaluate(  # noqa: PLR0913 - the flags of the command
     columns, names = None, classes.labels or examples.labels
     if label_map is not None:
         columns = _read_columns(label_map, examples, classes.names(model.config.num_classes))
-        names = Classes(labels=examples.labels).names(examples.num_classes)
+        names = examples.labels
     else:
         _check_same_classes(source.name, model.config.num_classes, classes.labels, examples)
     left_out = BadImages() if bad_images == "skip" else None
@@ -81,15 +81,7 @@ def evaluate(  # noqa: PLR0913 - the flags of the command
         task = Classification(loss=classes.activation, columns=columns)
         predictions = None if report is None else Predictions(classes.activation)
         evaluator = Evaluator(model, strategy, evaluation_data, task, predictions=predictions)
-        begin = time.perf_counter()
-        means = evaluator.run()
-    end = time.perf_counter()
-    # All images that were decoded, also those that do not count.
-    batches = evaluator.batches
-    images = batches.num_examples
-    if len(batches) > 1:
-        begin, images = evaluator.first_batch_done, images - batches.batch_size
-    means |= {"images_per_second": images / (end - begin)}
+        means = _timed(evaluator)
     if predictions is not None:
         page = write_report(
             report,
@@ -102,6 +94,19 @@ def evaluate(  # noqa: PLR0913 - the flags of the command
         )
         _log.info(f"wrote {page}")
     return means
+
+
+def _timed(evaluator):
+    """The result of an evaluation, with its throughput."""
+    begin = time.perf_counter()
+    means = evaluator.run()
+    end = time.perf_counter()
+    # All images that were decoded, also those that do not count.
+    batches = evaluator.batches
+    images = batches.num_examples
+    if len(batches) > 1:
+        begin, images = evaluator.first_batch_done, images - batches.batch_size
+    return means | {"images_per_second": images / (end - begin)}
 
 
 def _check_head(name, config):

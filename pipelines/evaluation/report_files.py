@@ -6,12 +6,11 @@ import json
 import os
 
 import numpy as np
-import tensorflow as tf
 
 from pipelines.errors import UserError, counted
 from pipelines.evaluation import report
 from pipelines.reports import charts, html_page
-from pipelines.reports.html_page import short
+from pipelines.reports.html_page import short, thumbnail
 from pipelines.runs.json_file import write_json
 from vit_tf.files import storage
 from vit_tf.files.atomic_file import write_atomically
@@ -25,6 +24,9 @@ _PAIRS = 20
 _MOST_ROWS = 1000
 # Largest side of the matrix in confusion.csv, and of the picture in cells.
 _MOST_COLUMNS, _MOST_CELLS = 2000, 1000
+
+# Columns of the page's table, and their names in `report.per_class`.
+_COLUMNS = {"F1": "f1", "Precision": "precision", "Recall": "recall"}
 
 
 def check_folder(folder):
@@ -119,9 +121,6 @@ def _single_label(folder, names, predicted):
     return numbers, page
 
 
-_COLUMNS = {"F1": "f1", "Precision": "precision", "Recall": "recall"}
-
-
 def _multi_label(names, predicted, average_precisions):
     """The same as `_single_label`."""
     support = np.bincount(np.concatenate(predicted.labels), minlength=len(names))
@@ -145,7 +144,7 @@ def _multi_label(names, predicted, average_precisions):
 
 def _class_table(text, names, support, columns):
     """The table of classes, sorted by its first column; classes without an image are last."""
-    order = np.lexsort((*[next(iter(columns.values()))], support == 0))
+    order = np.lexsort((next(iter(columns.values())), support == 0))
     if len(order) > _MOST_ROWS:
         text += f" The table has {_MOST_ROWS:,} of {len(order):,}; report.json has all."
     rows = []
@@ -192,7 +191,7 @@ def _pictures(source, names, predicted):
         )
 
     several = not isinstance(predicted.labels, np.ndarray)
-    what = "none of the labels of the image" if several else "not its label"
+    what = "none of the labels of the image" if several else "not the label of the image"
     found = f"The most probable class is {what}: {counted(len(wrong), 'image')}."
     order = " Those with the largest probabilities; wrong labels are often among them."
     texts = {
@@ -210,18 +209,9 @@ def _thumbnails(source, ids):
     indices = np.flatnonzero(np.isin(source.ids(np.arange(source.num_examples)), ids))
     stored = source.read(indices)
     return {
-        int(example_id): _thumbnail(decode_image(image))
+        int(example_id): thumbnail(decode_image(image), _SIDE)
         for example_id, image in zip(stored.ids, stored.images, strict=True)
     }
-
-
-def _thumbnail(image):
-    if max(image.shape[:2]) <= _SIDE:
-        return image.numpy()
-    scale = _SIDE / max(image.shape[:2])
-    size = [max(1, round(side * scale)) for side in image.shape[:2]]
-    small = tf.image.resize(image, size, method="area")
-    return tf.cast(tf.round(small), tf.uint8).numpy()
 
 
 def _label_text(label, names):

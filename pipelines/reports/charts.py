@@ -12,6 +12,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import StrMethodFormatter
 
+from pipelines.errors import counted
+
 # The variables of `report.css` that replace these colors, so that charts have a dark side too.
 _VARIABLES = {
     "#5b636d": "soft",
@@ -194,6 +196,11 @@ def reliability(bins) -> Chart:
     images, accuracy, confidence = (bins[name] for name in ("images", "accuracy", "confidence"))
     count = len(images)
     places, width = (np.arange(count) + 0.5) / count, 1 / count
+    titles = [
+        f"{100 * i / count:.0f} to {100 * (i + 1) / count:.0f}%: {counted(int(images[i]), 'image')}"
+        f", accuracy {100 * accuracy[i]:.1f}%, mean probability {100 * confidence[i]:.1f}%"
+        for i in range(count)
+    ]
     with matplotlib.rc_context(_STYLE | {"axes.autolimit_mode": "data"}):
         figure = Figure((5.4, 4.6), layout="constrained")
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
@@ -209,12 +216,8 @@ def reliability(bins) -> Chart:
             axes.grid(axis="y")
             axes.spines[["left", "top", "right"]].set_visible(False)
             axes.tick_params(length=0, pad=6)
-            for number, bar in enumerate(axes.patches):
-                bar.set_gid(
-                    f"{_TITLE}{100 * number / count:.0f} to {100 * (number + 1) / count:.0f}%: "
-                    f"{images[number]:,} images, accuracy {100 * accuracy[number]:.1f}%, "
-                    f"mean probability {100 * confidence[number]:.1f}%"
-                )
+            for bar, title in zip(axes.patches, titles, strict=True):
+                bar.set_gid(f"{_TITLE}{title}")
         above.set_ylim(0, 1)
         above.set_ylabel("accuracy")
         below.set_ylabel("images")
@@ -222,14 +225,15 @@ def reliability(bins) -> Chart:
         return _chart(figure, "accuracy and number of images at each largest probability")
 
 
-def distances(values):
+def distances(values, uniform):
     """A picture of attention distances over the layers: uint8 `[h, w, 3]`.
 
     Args:
         values: float `[L, heads]`, in pixels.
+        uniform: that of equal attention to all tokens, as a dashed line.
     """
     with matplotlib.rc_context(_STYLE):
-        figure = _heads_figure({"": values}, "attention distance in pixels")
+        figure = _heads_figure({"": values}, "attention distance in pixels", uniform)
         figure.set_size_inches(4.0, 3.0)
         figure.set(dpi=100, facecolor="white")
         canvas = FigureCanvasAgg(figure)
@@ -257,7 +261,7 @@ def _heads_figure(values, y_label, line=None):
         layers = np.arange(1, len(heads) + 1)
         axes.plot(layers, heads.mean(axis=1), color=color)
         # Points of two models do not cover each other.
-        axes.plot(layers, heads, "o", ms=3, color=color, alpha=0.5)
+        axes.plot(layers, heads, "o", ms=3, color=color, alpha=0.5, clip_on=False)
     if line is not None:
         axes.axhline(line, color=_SOFT, linestyle="--", linewidth=1)
     if len(values) > 1:

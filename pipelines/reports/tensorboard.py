@@ -127,19 +127,16 @@ class TensorBoard:
         """Writes what the projector shows of each image.
 
         Args:
-            thumbnails: float `[n, h, w, 3]` in [0, 1].
+            thumbnails: uint8 `[n, h, w, 3]`.
             labels: names, one line each.
         """
         count, height, width, _ = thumbnails.shape
         side = math.ceil(math.sqrt(count))
-        # A square of pictures, row by row; the projector wants white or black at its end.
-        sprite = np.ones([side * side, height, width, 3], np.float32)
+        # A square of pictures, row by row, as the projector expects.
+        sprite = np.full([side * side, height, width, 3], 255, np.uint8)
         sprite[:count] = thumbnails
         sprite = sprite.reshape(side, side, height, width, 3).transpose(0, 2, 1, 3, 4)
-        pixels = tf.image.convert_image_dtype(
-            sprite.reshape(side * height, side * width, 3), tf.uint8, saturate=True
-        )
-        png = tf.io.encode_png(pixels).numpy()
+        png = tf.io.encode_png(sprite.reshape(side * height, side * width, 3)).numpy()
         self._write_file(_SPRITE, png)
         self._write_file(_LABELS, "".join(f"{label}\n" for label in labels).encode())
         self._thumbnail_size = width, height

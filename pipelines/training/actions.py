@@ -9,6 +9,7 @@ from pipelines.errors import NonFiniteError
 from pipelines.evaluation.evaluation_step import Evaluator
 from pipelines.evaluation.few_shot_monitor import FewShotMonitor
 from pipelines.reports.model_pictures import ModelPictures
+from pipelines.runs.strategies import is_tpu
 from pipelines.tasks.metrics import as_text, main_metric
 
 
@@ -122,6 +123,7 @@ def run_actions(prepared, trainer, reconstructions, store, progress, signals) ->
             strategy,
             data.evaluation or data.train,
             settings.batch_size,
+            is_tpu(strategy),
         )
 
         def inspect(step):

@@ -150,12 +150,14 @@ def test_a_folder_of_images_has_its_paths(tmp_path, digits, command):
         for number in range(3):
             image = rng.integers(0, 256, [400, 300, 3], np.uint8)
             (tmp_path / "test" / name / f"{number}.png").write_bytes(encode(image, "PNG"))
+    (tmp_path / "test/b/broken.png").write_bytes(b"no image")
     (tmp_path / "map.json").write_text('{"<b>a": 0, "b": 1}')
     result = command(
         "evaluate",
         f"--model={digits[0] / 'model.npz'}",
         "--set=data.name=folder:.",
         "--set=data.eval_split=test",
+        "--set=data.bad_images=skip",
         "--label_map=map.json",
         "--report=out/report",
     )
@@ -165,7 +167,7 @@ def test_a_folder_of_images_has_its_paths(tmp_path, digits, command):
     listed = [
         str(tmp_path / "test" / name / f"{i}.png") for name in ("<b>a", "b") for i in range(3)
     ]
-    assert [row[1] for row in rows] == listed
+    assert [row[1] for row in rows] == listed and _matrix(tmp_path / "out/report").sum() == 6
     assert [row[2] for row in rows] == ["<b>a"] * 3 + ["b"] * 3
     text = (tmp_path / "out/report/report.html").read_text()
     assert "<b>a" not in text and "&lt;b&gt;a" in text

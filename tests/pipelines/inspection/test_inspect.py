@@ -96,9 +96,7 @@ def record_of(folder):
 def test_every_family_has_what_exists_and_names_the_rest(family, tmp_path, logged):
     config, maps, numbers = FAMILIES[family]
     subject, found = subject_of(config), pictures(1)
-    run.run(
-        [subject], found, tmp_path, run.Options(occludes=family in ("unpooled", "BiT"))
-    )
+    run.run([subject], found, tmp_path, run.Options(occludes=family in ("unpooled", "BiT")))
     [model] = record_of(tmp_path)
     assert set(model["numbers"]) == WEIGHTS | numbers == set(model["numbers_of_random_weights"])
     if family not in ("unpooled", "BiT"):
