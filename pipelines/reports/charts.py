@@ -261,7 +261,7 @@ def _heads_figure(values, y_label, line=None):
         layers = np.arange(1, len(heads) + 1)
         axes.plot(layers, heads.mean(axis=1), color=color)
         # Points of two models do not cover each other.
-        axes.plot(layers, heads, "o", ms=3, color=color, alpha=0.5)
+        axes.plot(layers, heads, "o", ms=3, color=color, alpha=0.5, clip_on=False)
     if line is not None:
         axes.axhline(line, color=_SOFT, linestyle="--", linewidth=1)
     if len(values) > 1:

@@ -19,8 +19,9 @@ from pipelines.evaluation.predictions import Predicted
 from pipelines.evaluation.report_files import write_report
 from pipelines.stored_models import model_source
 from tests.pipelines.encoded import encode
+from tests.pipelines.hostile_names import HOSTILE
 from tests.pipelines.process import assert_user_error
-from tests.pipelines.reports.parsed_page import HOSTILE_NAMES, ParsedPage
+from tests.pipelines.reports.parsed_page import ParsedPage
 from tests.pipelines.tiny import one_device, tiny_experiment, two_replicas
 from tests.vit_tf import tiny
 from vit_tf.images.decoding import decode_image
@@ -258,7 +259,7 @@ def test_more_classes_than_a_matrix_can_have(tmp_path):
 
 
 def test_hostile_names_are_readable_and_inert(tmp_path):
-    _invented(10, 200, HOSTILE_NAMES)(tmp_path)
+    _invented(10, 200, HOSTILE)(tmp_path)
     text = (tmp_path / "report.html").read_text()
     page = ParsedPage(text)
     page.check_self_contained()
@@ -270,4 +271,4 @@ def test_hostile_names_are_readable_and_inert(tmp_path):
     assert "$\\frac{1}{0}$ line break [31m" in cells and "{{ 7 * 7 }}{% raw %}" in cells
     assert "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645 \u732b\u1f600" in cells
     assert not any(character in text for character in "\u202e\x00\x1b")
-    assert [row[0] for row in _rows(tmp_path / "confusion.csv")[1:]] == HOSTILE_NAMES
+    assert [row[0] for row in _rows(tmp_path / "confusion.csv")[1:]] == HOSTILE
