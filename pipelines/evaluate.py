@@ -13,7 +13,9 @@ DESCRIPTION = """Evaluates a model on data.eval_split; every example counts once
 A run is evaluated on its own data, any other model on the data of --experiment; --set changes the
 data. The architecture, the preprocessing, the loss and the dtype are the same as in training. Only
 a file that stores no preprocessing takes data.resize and the other fields of preprocessing, and
-train.loss. The result has the throughput in images per second.
+train.loss. The result has the throughput in images per second. --report DIR writes a page with the
+confusion matrix, numbers of each class, calibration and mistakes as pictures, and its numbers and
+the prediction for each image as files.
 
 example: python -m pipelines.evaluate --model runs/pretrain-digits --set data.eval_split=validation
 """
@@ -50,6 +52,13 @@ def define(values):
         lower_bound=0,
         flag_values=values,
     )
+    flags.DEFINE_string(
+        "report",
+        None,
+        "Directory or URL for report.html, report.json, predictions.csv, confusion.csv and "
+        "confusion.png.",
+        flag_values=values,
+    )
 
 
 def main(values, arguments):
@@ -81,6 +90,7 @@ def main(values, arguments):
         opening=opening,
         label_map=values.label_map,
         max_batches=values.max_batches,
+        report=values.report,
     )
     if values.json:
         print_json(means)

@@ -27,6 +27,7 @@ COMMANDS = {
     "pipelines.evaluate",
     "pipelines.fewshot",
     "pipelines.predict",
+    "pipelines.inspect",
     "pipelines.export",
     "pipelines.demo",
     "pipelines.sweep",

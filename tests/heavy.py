@@ -42,6 +42,8 @@ GROUPS = {
         *("tests/pipelines/training/", "tests/pipelines/optimization/"),
         *("tests/pipelines/test_families.py", "tests/pipelines/test_switches.py"),
     ),
+    # The memory of the inspection of a large model.
+    "inspection": ("vit_tf/analysis/", "tests/vit_tf/analysis/", "tests/vit_tf/programs/"),
     # Exports beyond one of each kind.
     "serving": (
         "pipelines/serving/",

@@ -197,6 +197,35 @@ class Preprocessing:
         images.set_shape([*images.shape[:-3], *self.image_size, 3])
         return images
 
+    def seen(self, images):
+        """The pixels that the model sees of images, before they are normalized.
+
+        Arguments and errors are those of `__call__`.
+
+        Returns:
+            uint8 `[h, w, 3]` or `[B, h, w, 3]`, rounded to whole levels.
+        """
+        from vit_tf.images import resizing
+
+        return resizing.to_uint8(self.resized(images))
+
+    def crop_box(self, size) -> tuple[float, float, float, float]:
+        """The part of an image that the model sees.
+
+        Args:
+            size: (height, width) of the image in pixels.
+
+        Returns:
+            `(top, left, bottom, right)` in pixels of the image, from its top left corner. Pixels at
+            the border of this part are mixed with their neighbors outside, where a resize reads
+            several pixels.
+        """
+        if self.resize == "direct":
+            return 0.0, 0.0, float(size[0]), float(size[1])
+        from vit_tf.images import resizing
+
+        return resizing.crop_box(size, self.resize, self.resize_to, self.image_size)
+
     def normalized(self, pixels):
         """The second step: values 0 .. 255, `[..., 3]`, as (v / 255 - mean) / std or uint8."""
         import tensorflow as tf

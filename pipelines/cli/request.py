@@ -139,17 +139,30 @@ def model_path_and_weights(values):
     from pipelines.stored_models import model_source
 
     for name in ("model", "workdir"):
-        if getattr(values, name) == "":
+        if getattr(values, name) in ("", [""]):
             raise UserError(f"--{name} is empty. Name a model, or leave the flag out.")
-    if values.model and values.workdir:
+    model = "".join(values.model or "")  # A repeated flag that is given once has a list.
+    if model and values.workdir:
         raise UserError(
-            f"--model={values.model} and --workdir={values.workdir} both name a model. Leave one "
+            f"--model={model} and --workdir={values.workdir} both name a model. Leave one "
             "of them out."
         )
-    path = values.model or values.workdir
+    path = model or values.workdir
     if path is None:
         _log.info("no model is named: taking the small model of digits from the package")
     return path or model_source.SHIPPED, values.weights
+
+
+def models_and_weights(values):
+    """`(paths, weights)`, as `model_path_and_weights`, where `--model` may be repeated."""
+    if len(values.model) < 2:
+        path, weights = model_path_and_weights(values)
+        return [path], weights
+    if values.workdir or not all(values.model):
+        raise UserError(
+            "Several --model name the models; leave out --workdir, and no --model may be empty."
+        )
+    return values.model, values.weights
 
 
 def opening(values):

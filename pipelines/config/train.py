@@ -54,6 +54,9 @@ class Train:
         profile: steps that are profiled for TensorBoard; 10:20 begins after 10 finished steps and
             ends after 20; none profiles nothing.
         histograms_every: steps between histograms of the weights for TensorBoard; 0 writes none.
+        inspect_every: steps between pictures of the model for TensorBoard: attention on eight
+            evaluation images, similarity of positions, attention distances, and embeddings of one
+            evaluation batch for the projector; 0 writes none.
         deterministic: turns on op determinism: a repeated run gives the same bits; slower on
             GPUs.
         jit_compile: compiles the training step (forward, backward, update) with XLA. Only on one
@@ -81,6 +84,7 @@ class Train:
     non_finite: Literal["stop", "skip", "rewind"] = "stop"
     profile: str | None = None
     histograms_every: int = 0
+    inspect_every: int = 0
     deterministic: bool = False
     jit_compile: bool = False
 
@@ -116,6 +120,7 @@ class Train:
             "checkpoint_every",
             "keep_every",
             "histograms_every",
+            "inspect_every",
         ):
             check_at_least(f"train.{name}", getattr(self, name), 0)
         if self.profile is not None:

@@ -7,6 +7,8 @@ from pipelines.data.bad_images import BadImages, summary_at_end
 from pipelines.errors import UserError
 from pipelines.evaluation.evaluation_step import EvaluationData, Evaluator
 from pipelines.evaluation.label_map import read_label_map
+from pipelines.evaluation.predictions import Predictions
+from pipelines.evaluation.report_files import check_folder, write_report
 from pipelines.stored_models.stored_model import AS_TRAINED
 from pipelines.tasks import losses
 from pipelines.tasks.classification import NO_CLASS, Classification
@@ -16,7 +18,7 @@ from vit_tf.pretrained.class_names import words_of
 _log = logging.getLogger(__name__)
 
 
-def evaluate(
+def evaluate(  # noqa: PLR0913 - the flags of the command
     source,
     examples,
     strategy,
@@ -26,6 +28,7 @@ def evaluate(
     opening=AS_TRAINED,
     label_map=None,
     max_batches=0,
+    report=None,
 ) -> dict:
     """Evaluates a model from disk on a data set, in the same way as training does.
 
@@ -42,6 +45,7 @@ def evaluate(
         label_map: file with the class of the model for each class of the data set, see `label_map`;
             None if both have the same classes. Probabilities are those among these classes.
         max_batches: largest number of batches, spread evenly over the data set; 0 takes all.
+        report: directory for the files of `report_files.write_report`; None writes none.
 
     Returns:
         The dict of `Evaluator.run`, and "images_per_second": without the first batch, which
@@ -50,21 +54,19 @@ def evaluate(
     Raises:
         UserError: if data set and model have different classes and there is no label map, the map
             does not fit, the model is unpooled or has no head, or it gives softmax probabilities
-            and the data set is multi-label.
+            and the data set is multi-label, or `report` is a file.
+        NonFiniteError: if there is to be a report, and a logit is not finite.
     """
+    if report is not None:
+        check_folder(report)
     losses.check_loss(examples, source.activation(opening))
     with strategy.scope():
         model, preprocessing, classes = source.open_model(opening)
-    if not model.config.pooled:
-        raise UserError(f"{source.name} is unpooled: it gives logits per patch, not per image.")
-    if not model.config.num_classes:
-        raise UserError(
-            f"{source.name} has no head (num_classes=0), so it predicts no classes. Fine-tune it, "
-            "or evaluate its features with pipelines.fewshot."
-        )
-    columns = None
+    _check_head(source.name, model.config)
+    columns, names = None, classes.labels or examples.labels
     if label_map is not None:
         columns = _read_columns(label_map, examples, classes.names(model.config.num_classes))
+        names = examples.labels
     else:
         _check_same_classes(source.name, model.config.num_classes, classes.labels, examples)
     left_out = BadImages() if bad_images == "skip" else None
@@ -77,9 +79,27 @@ def evaluate(
             max_batches=max_batches,
         )
         task = Classification(loss=classes.activation, columns=columns)
-        evaluator = Evaluator(model, strategy, evaluation_data, task)
-        begin = time.perf_counter()
-        means = evaluator.run()
+        predictions = None if report is None else Predictions(classes.activation)
+        evaluator = Evaluator(model, strategy, evaluation_data, task, predictions=predictions)
+        means = _timed(evaluator)
+    if predictions is not None:
+        page = write_report(
+            report,
+            source.name,
+            examples,
+            names,
+            predictions.collected(),
+            means,
+            evaluator.average_precisions,
+        )
+        _log.info(f"wrote {page}")
+    return means
+
+
+def _timed(evaluator):
+    """The result of an evaluation, with its throughput."""
+    begin = time.perf_counter()
+    means = evaluator.run()
     end = time.perf_counter()
     # All images that were decoded, also those that do not count.
     batches = evaluator.batches
@@ -87,6 +107,16 @@ def evaluate(
     if len(batches) > 1:
         begin, images = evaluator.first_batch_done, images - batches.batch_size
     return means | {"images_per_second": images / (end - begin)}
+
+
+def _check_head(name, config):
+    if not config.pooled:
+        raise UserError(f"{name} is unpooled: it gives logits per patch, not per image.")
+    if not config.num_classes:
+        raise UserError(
+            f"{name} has no head (num_classes=0), so it predicts no classes. Fine-tune it, or "
+            "evaluate its features with pipelines.fewshot."
+        )
 
 
 def _read_columns(label_map, examples, model_names):

@@ -5,6 +5,7 @@ import math
 import threading
 import time
 
+import numpy as np
 import orbit
 import tensorflow as tf
 
@@ -91,20 +92,24 @@ class Evaluator(orbit.StandardEvaluator):
         data: `EvaluationData`.
         task: `Classification` or `MaskedPatches`; its `measure` computes the sums of a batch.
         signals: optional `Signals`, checked after every batch.
+        predictions: `Predictions`, which collect those of one evaluation; None collects none.
 
     Attributes:
         batches: `EvalBatches`; their size is that over all replicas.
         first_batch_done: `time.perf_counter()` after the first batch, which includes compiling.
+        average_precisions: of the last evaluation of multi-label data, that of each class, float64
+            `[K]`, NaN of classes without an image; else None.
     """
 
-    def __init__(self, model, strategy, data, task, signals=None):
+    def __init__(self, model, strategy, data, task, signals=None, predictions=None):
         dataset, self.batches = data.distributed(strategy)
         super().__init__(dataset)
         self.model, self.strategy, self.data = model, strategy, data
-        self.task, self.signals = task, signals
+        self.task, self.signals, self.predictions = task, signals, predictions
         self._compiled = threading.Event()
         self._done = 0  # batches of this evaluation
         self.first_batch_done = 0.0
+        self.average_precisions = None
 
     def eval_begin(self):
         scores = None
@@ -124,10 +129,13 @@ class Evaluator(orbit.StandardEvaluator):
         """Measures one replica's slice of the global batch.
 
         Returns:
-            The result of the task's `measure`, with sums over all replicas; and the slot of
-            each row that the input left out, -1 for the others.
+            The result of the task's `measure`, with sums over all replicas, its columns only if
+            they are collected, and the ids behind them; and the slot of each row that the input
+            left out, -1 for the others.
         """
         sums, scored = self.task.measure(self.model, batch)
+        collects = self.data.collects_scores or self.predictions is not None
+        scored = [*scored, batch["id"]] if collects else []
         context = tf.distribute.get_replica_context()
         sums = context.all_reduce(tf.distribute.ReduceOp.SUM, sums)
         is_bad = (batch["weight"] == 0) & (batch["id"] >= 0)
@@ -144,8 +152,11 @@ class Evaluator(orbit.StandardEvaluator):
             slots = [(self._done, slot) for slot in bad.numpy() if slot >= 0]
             self.data.bad_images.record_slots(self.batches, slots)
         self._done += 1
+        scored = [value.numpy() for value in scored]
         if scores is not None:
-            scores.add(*(value.numpy() for value in scored))
+            scores.add(*scored[:-1])
+        if self.predictions is not None:
+            self.predictions.add(*scored)
         # Python floats: float32 cannot count single examples above 16 million.
         return {x: sums.get(x, 0.0) + float(value) for x, value in step_sums.items()}, scores
 
@@ -160,7 +171,11 @@ class Evaluator(orbit.StandardEvaluator):
                     f"None of the images of {self.data.source} {problem}. Is it the right data set?"
                 )
         means = metrics.metric_means(sums)
-        return means if scores is None else means | {"mean_average_precision": scores.mean()}
+        if scores is None:
+            return means
+        self.average_precisions = scores.by_class()
+        # A class has an image: else no image would have a label.
+        return means | {"mean_average_precision": float(np.nanmean(self.average_precisions))}
 
     def run(self) -> dict:
         """Evaluates the data set: examples, loss, and the metrics of the task.

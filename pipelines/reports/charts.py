@@ -1,12 +1,18 @@
-"""Line charts and heat maps of matplotlib, for the macro `chart` of `templates/blocks.html`."""
+"""Charts and heat maps of matplotlib, for the macro `chart` of `templates/blocks.html`."""
 
+import contextlib
 import dataclasses
 import io
 import re
+import warnings
 
 import matplotlib
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import StrMethodFormatter
+
+from pipelines.errors import counted
 
 # The variables of `report.css` that replace these colors, so that charts have a dark side too.
 _VARIABLES = {
@@ -22,6 +28,8 @@ _SOFT, _LINE, _GRID, *_CURVES = _VARIABLES
 _DASHES = ("-", "--", ":", "-.")
 # Most curves in one chart.
 MAX_CURVES = len(_CURVES)
+# Most classes of a confusion matrix with numbers in its cells, and with names beside it.
+_MOST_NUMBERS, _MOST_NAMES = 20, 40
 # How the name of a group begins whose rest is shown on hover: matplotlib has no titles.
 _TITLE = "title: "
 _STYLE = {
@@ -62,7 +70,7 @@ class Chart:
     elements: str
 
 
-def line_chart(curves, x_label, y_label, percent=False) -> Chart:
+def line_chart(curves, x_label, y_label, percent=False, png=False) -> Chart:
     """Curves over one pair of axes, with a legend; the mark of a point shows its values on hover.
 
     Args:
@@ -70,6 +78,7 @@ def line_chart(curves, x_label, y_label, percent=False) -> Chart:
         x_label: name of the horizontal axis.
         y_label: name of the vertical axis.
         percent: whether `y` are fractions, written as percentages; the axis is within 0 and 100 %.
+        png: whether to return a PNG file instead, as bytes.
 
     Raises:
         ValueError: if a curve has more `x` than `y`, or fewer.
@@ -86,6 +95,8 @@ def line_chart(curves, x_label, y_label, percent=False) -> Chart:
         axes.tick_params(length=0, pad=8)
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+        if all(isinstance(value, int) for x, _ in curves.values() for value in x):
+            axes.xaxis.get_major_locator().set_params(integer=True)
         if percent:
             axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.4g}%")
         write_x, write_y = (axis.get_major_formatter() for axis in (axes.xaxis, axes.yaxis))
@@ -96,7 +107,7 @@ def line_chart(curves, x_label, y_label, percent=False) -> Chart:
         if percent:  # The round numbers at the ends of the axis may be beyond any fraction.
             low, high = axes.get_ylim()
             axes.set_ylim(max(low, 0.0), min(high, 1.0))
-        return _chart(figure, f"{y_label} over {x_label}")
+        return _chart(figure, f"{y_label} over {x_label}", png)
 
 
 def heat_maps(maps, columns, label, low, high, bar=False) -> Chart:
@@ -125,15 +136,158 @@ def heat_maps(maps, columns, label, low, high, bar=False) -> Chart:
         return _chart(figure, label)
 
 
+def confusion_matrix(counts, names, step=1) -> Chart:
+    """A confusion matrix: rows are labels, columns predicted classes.
+
+    The color is the share of the images of a row, on a square-root scale: few confusions are
+    visible too. Up to 20 classes have the numbers in the cells, up to 40 their names beside them.
+
+    Args:
+        counts: int `[m, m]`.
+        names: of the classes, short ones; not read if there are more than 40.
+        step: number of classes that share a row, for the indices on the axes.
+    """
+    with matplotlib.rc_context(_STYLE):
+        return _chart(_confusion_figure(counts, names, step), "confusion matrix")
+
+
+def confusion_png(counts, names, step=1) -> bytes:
+    """The same as `confusion_matrix`, as a PNG file with a white background."""
+    with matplotlib.rc_context(_STYLE), _without_font_warnings():
+        return _png(_confusion_figure(counts, names, step))
+
+
+def _confusion_figure(counts, names, step):
+    classes = len(counts)
+    share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    figure = Figure((5.4, 5.0), layout="constrained")
+    axes = figure.subplots()
+    axes.imshow(np.sqrt(share), vmin=0, vmax=1, interpolation="none")
+    axes.set_xlabel("predicted class")
+    axes.set_ylabel("label")
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0)
+    if classes <= _MOST_NAMES:
+        size = min(9, 200 / classes)
+        is_short = all(len(name) <= 2 for name in names)
+        axes.set_xticks(range(classes), names, fontsize=size, rotation=0 if is_short else 90)
+        axes.set_yticks(range(classes), names, fontsize=size)
+    else:
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter(lambda place, _: f"{place * step:,.0f}")
+    if classes <= _MOST_NUMBERS:
+        for (row, column), count in np.ndenumerate(counts):
+            if count:
+                color = "#1a1d21" if share[row, column] > 0.4 else "#ffffff"
+                axes.text(
+                    column, row, f"{count:,}", color=color, fontsize=min(9, 100 / classes),
+                    ha="center", va="center",
+                )  # fmt: skip
+    return figure
+
+
+def reliability(bins) -> Chart:
+    """The accuracy at each confidence above the diagonal, and the share of images below.
+
+    Args:
+        bins: "images", "accuracy" and "confidence" of equal bins of the confidence, see
+            `pipelines.evaluation.report.calibration`.
+    """
+    images, accuracy, confidence = (bins[name] for name in ("images", "accuracy", "confidence"))
+    count = len(images)
+    places, width = (np.arange(count) + 0.5) / count, 1 / count
+    titles = [
+        f"{100 * i / count:.0f} to {100 * (i + 1) / count:.0f}%: {counted(int(images[i]), 'image')}"
+        f", accuracy {100 * accuracy[i]:.1f}%, mean probability {100 * confidence[i]:.1f}%"
+        for i in range(count)
+    ]
+    with matplotlib.rc_context(_STYLE | {"axes.autolimit_mode": "data"}):
+        figure = Figure((5.4, 4.6), layout="constrained")
+        above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+        above.plot([0, 1], [0, 1], "--", color=_SOFT, linewidth=1)
+        for axes, heights, color in (
+            (above, accuracy, _CURVES[0]),
+            (below, images / images.sum(), _CURVES[2]),
+        ):
+            axes.bar(places, heights, 0.9 * width, color=color)
+            axes.set_xlim(0, 1)
+            axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.4g}%")
+            axes.xaxis.set_major_formatter(lambda value, _: f"{100 * value:.4g}%")
+            axes.grid(axis="y")
+            axes.spines[["left", "top", "right"]].set_visible(False)
+            axes.tick_params(length=0, pad=6)
+            for bar, title in zip(axes.patches, titles, strict=True):
+                bar.set_gid(f"{_TITLE}{title}")
+        above.set_ylim(0, 1)
+        above.set_ylabel("accuracy")
+        below.set_ylabel("images")
+        below.set_xlabel("largest probability")
+        return _chart(figure, "accuracy and number of images at each largest probability")
+
+
+def distances(values, uniform):
+    """A picture of attention distances over the layers: uint8 `[h, w, 3]`.
+
+    Args:
+        values: float `[L, heads]`, in pixels.
+        uniform: that of equal attention to all tokens, as a dashed line.
+    """
+    with matplotlib.rc_context(_STYLE):
+        figure = _heads_figure({"": values}, "attention distance in pixels", uniform)
+        figure.set_size_inches(4.0, 3.0)
+        figure.set(dpi=100, facecolor="white")
+        canvas = FigureCanvasAgg(figure)
+        canvas.draw()
+        return np.asarray(canvas.buffer_rgba())[..., :3]
+
+
+def heads_chart(values, y_label, line=None, png=False) -> Chart:
+    """A point for every head over the layers, and the mean of each layer.
+
+    Args:
+        values: name -> float `[layers, heads]`; at most `MAX_CURVES`.
+        y_label: name of the vertical axis.
+        line: a value that a dashed line marks, or None.
+        png: whether to return a PNG file instead, as bytes.
+    """
+    with matplotlib.rc_context(_STYLE):
+        return _chart(_heads_figure(values, y_label, line), f"{y_label} of each head", png)
+
+
+def _heads_figure(values, y_label, line=None):
+    figure = Figure((5.4, 3.0), layout="constrained")
+    axes = figure.subplots()
+    for color, heads in zip(_CURVES, values.values(), strict=False):
+        layers = np.arange(1, len(heads) + 1)
+        axes.plot(layers, heads.mean(axis=1), color=color)
+        # Points of two models do not cover each other.
+        axes.plot(layers, heads, "o", ms=3, color=color, alpha=0.5, clip_on=False)
+    if line is not None:
+        axes.axhline(line, color=_SOFT, linestyle="--", linewidth=1)
+    if len(values) > 1:
+        means = axes.lines[:: 1 + next(iter(values.values())).shape[1]]
+        figure.legend(means[: len(values)], list(values), loc="outside upper left", ncols=2)
+    axes.set_xlabel("layer")
+    axes.set_ylabel(y_label)
+    axes.margins(x=0.03)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set_ylim(0)
+    axes.grid(axis="y")
+    axes.spines[["left", "top", "right"]].set_visible(False)
+    return figure
+
+
 def colors(values):
     """The colors of `heat_maps`, float `[..., 4]` in [0, 1], of values in [0, 1]."""
     return matplotlib.colormaps["viridis"](values)
 
 
-def _chart(figure, label):
+def _chart(figure, label, png=False):
+    if png:
+        return _png(figure)
     file = io.StringIO()
     # Parts that are used again have hashes as names: equal only if the parts are.
-    with matplotlib.rc_context({"svg.hashsalt": label}):
+    with matplotlib.rc_context({"svg.hashsalt": label}), _without_font_warnings():
         figure.savefig(file, format="svg", transparent=True)
     # The head has addresses of XML name spaces and a style for the whole page.
     svg = file.getvalue().partition("</defs>")[2].rpartition("</svg>")[0]
@@ -144,3 +298,17 @@ def _chart(figure, label):
         svg = svg.replace(color, f"var(--{variable})")
     width, height = 72 * figure.get_size_inches()
     return Chart(label=label, width=width, height=height, elements=svg)
+
+
+def _png(figure):
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=200, facecolor="white")
+    return file.getvalue()
+
+
+@contextlib.contextmanager
+def _without_font_warnings():
+    """Ignores names in scripts that matplotlib's font lacks: the browser draws the text."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font|.* does not support .* nat")
+        yield

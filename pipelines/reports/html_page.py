@@ -10,6 +10,9 @@ import tensorflow as tf
 
 from vit_tf.files.atomic_file import write_atomically
 
+# Not printable, and part of words and emoji.
+_JOINERS = "\u200c\u200d"
+
 
 def data_uri(image):
     """An image as a PNG inside the page.
@@ -23,6 +26,34 @@ def data_uri(image):
     return f"data:image/png;base64,{data}"
 
 
+def thumbnail(image, side):
+    """A picture reduced so that its longer side is at most `side` pixels.
+
+    Args:
+        image: uint8 `[h, w, 3]`, a tensor.
+        side: in pixels.
+
+    Returns:
+        uint8 array `[h', w', 3]`; a smaller image as it is.
+    """
+    scale = side / max(image.shape[:2])
+    if scale >= 1:
+        return image.numpy()
+    size = [max(1, round(each * scale)) for each in image.shape[:2]]
+    return tf.cast(tf.round(tf.image.resize(image, size, method="area")), tf.uint8).numpy()
+
+
+def short(text, most=60):
+    """A name of the user on one line, cut to `most` characters; the end is then an ellipsis.
+
+    White space, control characters and those that turn the direction of text become one space: the
+    names of folders may have all of them.
+    """
+    kept = (x if x.isprintable() or x in _JOINERS else " " for x in text)
+    shown = " ".join("".join(kept).split()) or "(no name)"
+    return shown if len(shown) <= most else shown[: most - 1] + "…"
+
+
 TEMPLATES = jinja2.Environment(
     loader=jinja2.PackageLoader("pipelines.reports"),
     autoescape=True,
@@ -31,6 +62,7 @@ TEMPLATES = jinja2.Environment(
     lstrip_blocks=True,
 )
 TEMPLATES.filters["data_uri"] = data_uri
+TEMPLATES.filters["short"] = short
 
 
 def write_page(path, template, **values):

@@ -1,7 +1,8 @@
-"""The files of a run for TensorBoard: curves, images, histograms and its configuration."""
+"""The files of a run for TensorBoard: curves, images, histograms, embeddings, configuration."""
 
 import contextlib
 import json
+import math
 import os
 import time
 
@@ -9,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.plugins import projector
 from tensorboard.plugins.histogram.summary_v2 import histogram_pb
 from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 from tensorboard.plugins.image.metadata import create_summary_metadata
@@ -17,7 +19,11 @@ from tensorboard.plugins.text.summary_v2 import text_pb
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tensorboard.util.tensor_util import make_tensor_proto
 
+from vit_tf.files.atomic_file import write_atomically
+
 TRAIN, VALIDATION = "train", "validation"
+# Files of the projector.
+_EMBEDDINGS, _LABELS, _SPRITE = "embeddings.tsv", "embedded_labels.tsv", "embedded_images.png"
 
 _DESCRIPTIONS = {
     "loss": "Mean loss per image: of the training steps since the last point, or of an evaluation.",
@@ -54,6 +60,8 @@ class TensorBoard:
     """
 
     def __init__(self, directory):
+        # The projector reads files, not events.
+        self._projector = os.path.join(directory, VALIDATION)
         self._writers = {
             name: EventFileWriter(os.path.join(directory, name)) for name in ("", TRAIN, VALIDATION)
         }
@@ -115,6 +123,46 @@ class TensorBoard:
         self._write(folder, step, Summary(value=[value]))
         self._writers[folder].flush()
 
+    def embedded_images(self, thumbnails, labels):
+        """Writes what the projector shows of each image.
+
+        Args:
+            thumbnails: uint8 `[n, h, w, 3]`.
+            labels: names, one line each.
+        """
+        count, height, width, _ = thumbnails.shape
+        side = math.ceil(math.sqrt(count))
+        # A square of pictures, row by row, as the projector expects.
+        sprite = np.full([side * side, height, width, 3], 255, np.uint8)
+        sprite[:count] = thumbnails
+        sprite = sprite.reshape(side, side, height, width, 3).transpose(0, 2, 1, 3, 4)
+        png = tf.io.encode_png(sprite.reshape(side * height, side * width, 3)).numpy()
+        self._write_file(_SPRITE, png)
+        self._write_file(_LABELS, "".join(f"{label}\n" for label in labels).encode())
+        self._thumbnail_size = width, height
+
+    def embeddings(self, step, values):
+        """Writes the embeddings of the images for the projector, in place of earlier ones.
+
+        Args:
+            step: finished steps.
+            values: float `[n, F]`, of the images of `embedded_images`.
+        """
+        lines = ("\t".join(f"{value:.6g}" for value in row) for row in values.tolist())
+        self._write_file(_EMBEDDINGS, "\n".join(lines).encode())
+        config = projector.ProjectorConfig()
+        shown = config.embeddings.add(
+            tensor_name=f"embeddings of step {step}",
+            tensor_path=_EMBEDDINGS,
+            metadata_path=_LABELS,
+        )
+        shown.sprite.image_path = _SPRITE
+        shown.sprite.single_image_dim.extend(self._thumbnail_size)
+        projector.visualize_embeddings(self._projector, config)
+
+    def _write_file(self, name, data):
+        write_atomically(os.path.join(self._projector, name), lambda file: file.write(data))
+
     def histograms(self, step, weights):
         """Writes a histogram of each weight.
 
@@ -134,6 +182,8 @@ class TensorBoard:
 
 
 def _description(tag):
+    if tag.startswith("attention distance/"):
+        return "Mean attention distance of the heads of this layer, in pixels."
     if tag.startswith("few_shot_"):
         return "Accuracy of least squares on the features, from this many images of each class."
     return _DESCRIPTIONS.get(tag)

@@ -36,6 +36,7 @@ _MAY_CHANGE = (
     "train.non_finite",
     "train.profile",
     "train.histograms_every",
+    "train.inspect_every",
 )
 # Seconds between two uploads of the metrics, which stores limit and which write the whole file.
 _UPLOAD_EVERY = 30.0

@@ -27,8 +27,7 @@ from pipelines.stored_models import model_source
 from pipelines.studies import demo_page
 from pipelines.studies.demo_checks import accuracy_checks, model_checks, speed_checks
 from pipelines.training.train import train
-from vit_tf.analysis import inspection
-from vit_tf.analysis.attention_maps import class_rows
+from vit_tf.analysis.attention_maps import attention_maps, class_rows
 from vit_tf.images.decoding import decode_image
 
 _log = logging.getLogger(__name__)
@@ -158,7 +157,7 @@ def _examine(path, pretraining, finetuning, strategy, timer) -> demo_page.DemoRe
         examples=examples,
         probabilities=served["probabilities"],
         inputs=inputs.numpy(),
-        attention=inspection.attention_map(rows.mean(axis=2), model.grid, model.num_prefix_tokens),
+        attention=attention_maps(model, inputs).numpy().mean(axis=2),
         checks=[
             *accuracy_checks(means, test.num_examples, right, expected, served["probabilities"]),
             *model_checks(model, rows),

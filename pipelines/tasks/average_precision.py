@@ -45,16 +45,15 @@ class AveragePrecision:
         )
         self._count += len(scores)
 
-    def mean(self):
-        """The mean over the classes with at least one image; NaN if there is none."""
+    def by_class(self):
+        """The average precision of each class, float64 `[K]`; NaN of classes without an image."""
         rows, classes = np.concatenate(self._rows), np.concatenate(self._classes)
         by_class = np.argsort(classes, kind="stable")
         found, begins = np.unique(classes[by_class], return_index=True)
-        values = [
-            average_precision(self._scores[: self._count, one], rows[members])
-            for one, members in zip(found, np.split(by_class, begins[1:]), strict=True)
-        ]
-        return float(np.mean(values)) if values else float("nan")
+        values = np.full(self._scores.shape[1], np.nan)
+        for one, members in zip(found, np.split(by_class, begins[1:]), strict=True):
+            values[one] = average_precision(self._scores[: self._count, one], rows[members])
+        return values
 
 
 def average_precision(scores, positives):

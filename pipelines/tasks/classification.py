@@ -83,8 +83,8 @@ class Classification:
         """Sums over a batch of an evaluation, for `metrics.metric_means`.
 
         Returns:
-            The dict of `metrics.metric_sums`; and of multi-label data `[labels, logits, weights]`,
-            which the average precision needs of all images, else an empty list.
+            The dict of `metrics.metric_sums`; and `[labels, logits, weights]`, which the average
+            precision and a report need of all images.
         """
         labels, weights = batch["label"], batch["weight"]
         is_multi_label = not labels.dtype.is_integer
@@ -98,4 +98,4 @@ class Classification:
                 weights *= tf.cast(tf.gather(known, labels), weights.dtype)
         losses = cross_entropy(labels, logits, self.loss)
         sums = metric_sums(labels, logits, weights, losses)
-        return sums, [labels, logits, weights] if is_multi_label else []
+        return sums, [labels, logits, weights]

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pipelines.errors import NonFiniteError
 from pipelines.evaluation.evaluation_step import Evaluator
 from pipelines.evaluation.few_shot_monitor import FewShotMonitor
+from pipelines.reports.model_pictures import ModelPictures
+from pipelines.runs.strategies import is_tpu
 from pipelines.tasks.metrics import as_text, main_metric
 
 
@@ -114,6 +116,21 @@ def run_actions(prepared, trainer, reconstructions, store, progress, signals) ->
             progress.board.histograms(step, model.weights)
 
         actions.append(Action(every=settings.histograms_every, act=histograms))
+    if settings.inspect_every:
+        pictures = ModelPictures(
+            task.encoder(model),
+            task.features(model),
+            strategy,
+            data.evaluation or data.train,
+            settings.batch_size,
+            is_tpu(strategy),
+        )
+
+        def inspect(step):
+            with trainer.evaluated_weights():
+                pictures.show(progress.board, step)
+
+        actions.append(Action(every=settings.inspect_every, act=inspect))
     actions.append(Action(every=settings.checkpoint_every, act=store.save))
     if reconstructions is not None:
 

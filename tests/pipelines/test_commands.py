@@ -76,6 +76,7 @@ def test_wrong_input_is_one_sentence_and_leaves_nothing(
 TAKEN = {
     "predict": {"workdir"},
     "export": {"workdir"},
+    "inspect": {"experiment", "workdir", "set"},
     "doctor": {"workdir"},
     "convert": set(),
     "batch": {"experiment", "workdir", "set"},

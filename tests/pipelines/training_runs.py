@@ -20,6 +20,7 @@ FINISHED = (
     "train.eval_every=4",
     "train.checkpoint_every=4",
     "train.histograms_every=6",
+    "train.inspect_every=6",
     "train.ema_decay=0.9",
     "train.keep_best=true",
     "train.profile=4:6",

@@ -318,6 +318,30 @@ def test_weights_of_an_extreme_reduction_need_little_memory(kind):
     np.testing.assert_allclose(result[0, :, 0], np.arange(256), atol=1)
 
 
+@pytest.mark.parametrize("rule", CROPS)
+def test_the_crop_box_is_what_the_model_sees(rule):
+    """Stretching that part of the image alone gives nearly the same pixels."""
+    smooth = np.stack(np.meshgrid(np.linspace(0, 255, 64), np.linspace(255, 0, 48)), axis=-1)
+    image = np.concatenate([smooth, smooth[..., :1] / 2], axis=-1).astype(np.uint8)
+    preprocessing = Preprocessing(image_size=(16, 12), resize=rule, resize_to=24)
+    top, left, bottom, right = preprocessing.crop_box((48, 64))
+    # The shorter side becomes 24 pixels; "squash" brings both to 24.
+    width = 32 if rule == "squash" else 24
+    assert (top, left, bottom, right) == pytest.approx((8, 32 - width / 2, 40, 32 + width / 2))
+    part = image[int(top) : int(bottom), round(left) : round(right)]
+    seen = preprocessing.seen(image).numpy()
+    assert seen.shape == (16, 12, 3) and seen.dtype == np.uint8
+    stretched = Preprocessing(image_size=(16, 12)).seen(part).numpy()
+    assert np.abs(seen.astype(int) - stretched).max() <= 2
+
+
+def test_without_a_crop_the_model_sees_the_whole_image():
+    preprocessing = Preprocessing(image_size=(6, 9), mean=(0.4, 0.5, 0.6), std=(0.2, 0.2, 0.2))
+    assert preprocessing.crop_box((13, 40)) == (0, 0, 13, 40)
+    image = _random_image((6, 9, 3))
+    np.testing.assert_array_equal(preprocessing.seen(image), image)
+
+
 def test_dictionary_round_trip():
     for rule in RULES:
         preprocessing, classes = Preprocessing(**rule), Classes(labels=("cat", "dog"))

@@ -1,15 +1,28 @@
-"""Pure functions: the costs of a model, its attention and its filters.
+"""Pure functions: the costs of a model, its attention, its filters, and maps that explain results.
 
-`attention_maps`, `inspection` and `relative_difference` are imported when they are first used:
-costs need neither TensorFlow nor NumPy.
+Names are imported when they are first used: costs need neither TensorFlow nor NumPy.
 """
 
 import importlib
 
-__all__ = ["attention_maps", "inspection", "relative_difference"]
+# Function -> its module; the other names of `__all__` are modules.
+_FUNCTIONS = {
+    "attention_distance": "attention_statistics",
+    "attention_entropy": "attention_statistics",
+    "attention_rollout": "attention_maps",
+    "class_activation": "final_maps",
+    "class_token_share": "attention_statistics",
+    "token_components": "final_maps",
+    "token_norms": "attention_statistics",
+}
+_MODULES = ("attention_maps", "inspection", "masking", "relative_difference")
+
+__all__ = [*_FUNCTIONS, *_MODULES]
 
 
 def __getattr__(name):
-    if name in __all__:
+    if name in _FUNCTIONS:
+        return getattr(importlib.import_module(f"{__name__}.{_FUNCTIONS[name]}"), name)
+    if name in _MODULES:
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -23,8 +23,8 @@ def class_rows(model, inputs):
     Raises:
         ValueError: for a model without patches.
     """
-    _check_patches(model)
-    return _stack_layers(model.class_rows(inputs))
+    check_patches(model)
+    return _stack_layers([x["class_row"] for x in model.attention_taps(inputs, ("class_row",))])
 
 
 def attention_maps(model, inputs):
@@ -46,7 +46,7 @@ def attention_maps(model, inputs):
     Raises:
         ValueError: for a model without patches.
     """
-    _check_patches(model)
+    check_patches(model)
     if model.num_prefix_tokens:
         maps = class_rows(model, inputs)[..., model.num_prefix_tokens :]
     else:
@@ -54,7 +54,50 @@ def attention_maps(model, inputs):
     return tf.reshape(maps, [-1, *maps.shape[1:3], *model.grid])
 
 
-def _check_patches(model):
+def attention_rollout(model, images):
+    """Attention traced back through all blocks to the patches (docs/paper.md J.4).
+
+    The paper's figures 6 and 14; Abnar & Zuidema (2020). In each block the weights A are averaged
+    over the heads, and the residual connection counts as much as the attention: (A + I) / 2. The
+    result is the class token's row of the product of these matrices of all blocks, without the
+    weight of the class token itself, so that a map sums to at most 1. Without a class token it is
+    the mean over the rows of all patches. An axial model has two blocks in a layer, which attend
+    within rows and within columns.
+
+    Memory grows with the number of tokens, and not with its square: from the last block down,
+    u <- (u + A^T u) / 2, where A^T u is the gradient of attention with respect to its values.
+
+    Args:
+        model: a `VisionTransformer` or `PackedModel`.
+        images: float `[B, h, w, 3]` in [-1, 1], or uint8.
+
+    Returns:
+        float32 `[B, rows, columns]`, at least 0.
+
+    Raises:
+        ValueError: for a model without patches.
+    """
+    check_patches(model)
+    heads, blocks = model.config.heads, list(model.attention_inputs(images))
+    weights = _read_tokens(blocks[-1][0], model.num_prefix_tokens)
+    while blocks:
+        qkv, bias, axis = blocks.pop()
+        in_heads = tf.repeat(weights[..., None], heads, axis=-1)
+        attended = tf.reduce_mean(pulled_back(heads, qkv, in_heads, bias, axis), axis=-1)
+        weights = (weights + attended) / 2
+    return model.on_grid(weights[..., None])[..., 0]
+
+
+def _read_tokens(tokens, num_prefix_tokens):
+    """Weight 1 for the class token, or equal weights: float32 `[B, ...]` for `[B, ..., D]`."""
+    if not num_prefix_tokens:
+        return uniform_weights(tokens, 1)[..., 0]
+    batch, count = tf.unstack(tf.shape(tokens)[:2])
+    return tf.one_hot(tf.zeros([batch], tf.int32), count)
+
+
+def check_patches(model):
+    """Raises `ValueError` for a model without patches."""
     if model.config.grid is None:
         raise ValueError(
             f"Attention maps belong to models with patches, such as ViT-B/16. Received: a model of "
@@ -69,22 +112,22 @@ def _mean_rows(model, inputs):
     for block in model.attention_inputs(inputs):
         layer.append(block)
         if len(layer) == (2 if model.config.axial else 1):
-            weights = _uniform(block[0], heads)
+            weights = uniform_weights(block[0], heads)
             for qkv, bias, axis in reversed(layer):
-                weights = _pulled_back(heads, qkv, weights, bias, axis)
+                weights = pulled_back(heads, qkv, weights, bias, axis)
             found.append(tf.transpose(tf.reshape(weights, [-1, places, heads]), [0, 2, 1]))
             layer = []
     return _stack_layers(found)
 
 
-def _uniform(tokens, heads):
+def uniform_weights(tokens, heads):
     """The mean over all tokens `[B, ..., D]` as weights, float32 `[B, ..., heads]`."""
     places = tf.shape(tokens)[:-1]
     count = tf.cast(tf.reduce_prod(places[1:]), tf.float32)
     return tf.fill(tf.concat([places, [heads]], axis=0), 1 / count)
 
 
-def _pulled_back(heads, qkv, weights, bias, axis):
+def pulled_back(heads, qkv, weights, bias, axis):
     """`A^T u` in every head for the attention weights A of a block and u = `weights`.
 
     Since attention is `A v`, this is the gradient of the sum of `u A v` with respect to v. It is

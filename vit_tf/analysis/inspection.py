@@ -6,6 +6,8 @@ Shapes: `P` patch side in pixels, `C` channels, `D` width, `T` prefix tokens, `N
 patches in row-major order.
 """
 
+import math
+
 import numpy as np
 
 
@@ -54,35 +56,141 @@ def position_similarity(table, grid, num_prefix_tokens=1):
     Raises:
         ValueError: if the table does not have `T + N` rows.
     """
-    table = np.asarray(table, np.float64)
-    patches = _drop_prefix(table, grid, num_prefix_tokens, axis=0)
+    table, (rows, columns) = np.asarray(table, np.float64), grid
+    expected = num_prefix_tokens + rows * columns
+    if len(table) != expected:
+        raise ValueError(
+            f"A {rows} x {columns} grid and {num_prefix_tokens} prefix tokens make {expected} "
+            f"rows. Received: {len(table)}, in shape {table.shape}."
+        )
+    patches = table[num_prefix_tokens:]
     norms = np.linalg.norm(patches, axis=1, keepdims=True)
     directions = np.divide(patches, norms, out=np.zeros_like(patches), where=norms > 0)
     similarity = np.clip(directions @ directions.T, -1.0, 1.0)
     return similarity.reshape(*grid, *grid)
 
 
-def attention_map(class_row, grid, num_prefix_tokens=1):
-    """Places the class token's attention on the patch grid.
+def map_components(maps, count=3):
+    """Principal components of the vectors of several maps, each scaled to [0, 1] over all maps.
 
-    The class token's attention to itself is left out. The other weights are not normalized again,
-    so that a map sums to at most 1.
+    The entry of a component's direction with the largest absolute value is positive, so that the
+    sign does not depend on the order of the maps.
 
     Args:
-        class_row: float `[..., T + N]`, the tap "class_row" of
-            `custom_ops.attention_with_taps`.
-        grid: `(rows, columns)` of the patches.
-        num_prefix_tokens: `T` leading tokens that are not patches.
+        maps: float `[B, rows, columns, D]`.
+        count: number of components, in descending order of variance.
 
     Returns:
-        Array `[..., rows, columns]` of the same dtype.
+        float64 `[B, rows, columns, count]` in [0, 1]; 0 for a component without variance.
 
     Raises:
-        ValueError: if a row does not have `T + N` weights.
+        ValueError: if `count` is below 1 or above the smaller of `D` and the number of vectors.
     """
-    class_row = np.asarray(class_row)
-    patches = _drop_prefix(class_row, grid, num_prefix_tokens, axis=-1)
-    return patches.reshape(*class_row.shape[:-1], *grid)
+    maps = np.asarray(maps, np.float64)
+    vectors = maps.reshape(-1, maps.shape[-1])
+    if not 1 <= count <= min(vectors.shape):
+        raise ValueError(
+            f"{len(vectors)} vectors of {vectors.shape[1]} values have at most "
+            f"{min(vectors.shape)} components. Received: count={count}."
+        )
+    centered = vectors - vectors.mean(axis=0)
+    # Singular vectors on the right side stay the same, and the matrix becomes small.
+    directions = np.linalg.svd(np.linalg.qr(centered, mode="r"))[2][:count]
+    largest = np.abs(directions).argmax(axis=1)[:, None]
+    directions = directions * np.sign(np.take_along_axis(directions, largest, axis=1))
+    values = centered @ directions.T
+    # Rounding errors would become a picture.
+    values[:, np.abs(values).max(axis=0) <= 1e-9 * np.abs(vectors).max()] = 0
+    return to_unit_range(values, axis=0).reshape(*maps.shape[:-1], count)
+
+
+def distances(grid):
+    """Euclidean distances between the places of a grid: float64 `[rows, columns, rows, columns]`.
+
+    Args:
+        grid: `(rows, columns)`.
+    """
+    rows, columns = (np.arange(side, dtype=np.float64) for side in grid)
+    vertical = (rows[:, None] - rows)[:, None, :, None]
+    horizontal = (columns[:, None] - columns)[None, :, None, :]
+    return np.sqrt(vertical**2 + horizontal**2)
+
+
+def uniform_distance(grid, patch_pixels, num_prefix_tokens=0) -> float:
+    """The attention distance of a head that attends equally to all tokens, in pixels (J.3).
+
+    Args:
+        grid: `(rows, columns)` of the patches.
+        patch_pixels: side of a patch in pixels.
+        num_prefix_tokens: tokens that get attention and are left out of the distance.
+    """
+    count = grid[0] * grid[1]
+    return float(distances(grid).mean() * patch_pixels * count / (count + num_prefix_tokens))
+
+
+def effective_rank(singular_values) -> float:
+    """How many components share the variance: (sum of the variances)^2 / (sum of their squares).
+
+    It is 1 if one component has all variance, and the number of components if all have the same.
+
+    Args:
+        singular_values: float `[n]`; variances are their squares. 0 if all are zero.
+    """
+    variances = np.square(np.asarray(singular_values, np.float64))
+    squares = np.square(variances).sum()
+    return float(variances.sum() ** 2 / squares) if squares else 0.0
+
+
+def rank_correlation(first, second) -> float:
+    """Spearman's rank correlation of two maps: 1 if they order the places alike, 0 if by chance.
+
+    Equal values share the mean of their ranks.
+
+    Args:
+        first, second: float arrays of the same shape.
+
+    Returns:
+        In [-1, 1]; NaN if one of them is constant.
+    """
+    ranks = [_ranks(np.ravel(values)) for values in (first, second)]
+    first, second = (each - each.mean() for each in ranks)
+    product = np.linalg.norm(first) * np.linalg.norm(second)
+    return float(first @ second / product) if product else math.nan
+
+
+def _ranks(values):
+    """Ranks from 0; equal values share their mean."""
+    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    return (ends - (counts + 1) / 2)[places]
+
+
+def rollout_mask(rollout, image_size, patch_pixels):
+    """A rollout map as the paper's figures show it: a factor for every pixel (docs/paper.md J.4).
+
+    Divided by the maximum, stretched to the image, blurred by a Gaussian of the size of a patch,
+    and scaled to [0, 1].
+
+    Args:
+        rollout: float `[rows, columns]`.
+        image_size: (height, width) of the image in pixels.
+        patch_pixels: standard deviation of the Gaussian, in pixels.
+
+    Returns:
+        float64 `[height, width]` in [0, 1]; 1 everywhere for a map without differences.
+    """
+    mask = np.asarray(rollout, np.float64) / max(np.max(rollout), np.finfo(np.float64).tiny)
+    for axis, pixels in enumerate(image_size):
+        centers = (np.arange(pixels) + 0.5) * mask.shape[axis] / pixels - 0.5
+        places = np.arange(mask.shape[axis])
+        stretch = np.maximum(0, 1 - np.abs(np.clip(centers, 0, places[-1])[:, None] - places))
+        distance = np.arange(pixels)[:, None] - np.arange(pixels)
+        blur = np.exp(-(distance**2) / (2 * patch_pixels**2))
+        blur /= blur.sum(axis=1, keepdims=True)
+        mask = np.moveaxis(np.tensordot(blur @ stretch, mask, (1, axis)), 0, axis)
+    if np.ptp(mask) <= 1e-9:  # Rounding errors would become a picture.
+        return np.ones_like(mask)
+    return to_unit_range(mask)
 
 
 def to_unit_range(values, axis=None):
@@ -98,15 +206,3 @@ def to_unit_range(values, axis=None):
     values = np.asarray(values, np.float64)
     low, high = (f(values, axis=axis, keepdims=True) for f in (np.min, np.max))
     return np.divide(values - low, high - low, out=np.zeros_like(values), where=high > low)
-
-
-def _drop_prefix(tokens, grid, num_prefix_tokens, axis):
-    """`tokens` without the prefix; checks that the rest fills the grid."""
-    rows, columns = grid
-    expected = num_prefix_tokens + rows * columns
-    if tokens.shape[axis] != expected:
-        raise ValueError(
-            f"A {rows} x {columns} grid and {num_prefix_tokens} prefix tokens make {expected} "
-            f"tokens. Received: {tokens.shape[axis]}, in shape {tokens.shape}."
-        )
-    return np.take(tokens, range(num_prefix_tokens, expected), axis=axis)

@@ -3,6 +3,7 @@
 The rules of cropping are described in `vit_tf.preprocessing`; shapes are `[..., H, W, C]`.
 """
 
+import numpy as np
 import tensorflow as tf
 
 from vit_tf.images.value_range import MEAN, STD
@@ -58,6 +59,18 @@ def resize_and_crop(
     if interpolation == "area":
         return _area_crop(images, resized, start, crop_size)
     return _resample(images, resized, start, crop_size, (interpolation, antialias))
+
+
+def crop_box(size, rule, resize_to, crop_size) -> tuple[float, float, float, float]:
+    """The part of an image of `size` that `resize_and_crop` returns: top, left, bottom, right.
+
+    The sides are floats, in pixels of the image.
+    """
+    resized, start = _place(tf.constant(size, tf.int64), rule, resize_to, crop_size)
+    scale = np.asarray(size) / resized.numpy()
+    top, left = start.numpy() * scale
+    bottom, right = (start.numpy() + crop_size) * scale
+    return float(top), float(left), float(bottom), float(right)
 
 
 def to_model_range(images, mean=MEAN, std=STD):

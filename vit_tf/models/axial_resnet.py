@@ -5,13 +5,13 @@ import keras
 from vit_tf.config import AxialResNetConfig
 from vit_tf.layers.axial_resnet import AxialResidualUnit, convolution, norm_layer
 from vit_tf.layers.resnet import rescale_uint8
-from vit_tf.models.head import classification_head
+from vit_tf.models.head import MapClassifier, classification_head
 from vit_tf.models.image_model import ImageModel
 from vit_tf.models.inputs import check_images
 
 
 @keras.saving.register_keras_serializable(package="vit_tf")
-class AxialResNet(ImageModel):
+class AxialResNet(MapClassifier, ImageModel):
     """Images to logits: root, axial units, mean over the pixels, head.
 
     `B` images, `C` channels of the last stage, `K` classes. All variables exist once the model is
@@ -99,10 +99,13 @@ class AxialResNet(ImageModel):
         scale = keras.ops.convert_to_tensor([2 * value for value in deviation], images.dtype)
         return (images - offset) / scale
 
-    def features(self, images, training=False):
-        """The input of the head: `[B, C]`, float32."""
-        last = self.stages(images, training=training)[-1]
-        return keras.ops.mean(keras.ops.cast(last, "float32"), axis=[1, 2])
+    def final_map(self, images, training=False):
+        """What pooling reads, the last feature map: `[B, h, w, C]`."""
+        return self.stages(images, training=training)[-1]
+
+    def first_kernel(self):
+        """See `ImageModel.first_kernel`."""
+        return self.root.kernel.value
 
 
 def _pad(x, pixels):

@@ -1,5 +1,8 @@
 """The classifier at the end of every model."""
 
+import collections
+import itertools
+import math
 from typing import Any
 
 import keras
@@ -26,11 +29,15 @@ class TokenClassifier:
     """From tokens to logits: the last stage of a `VisionTransformer`, as a base class.
 
     `B` images, `N` patches, `T` tokens, `D` width, `R` representation size, `K` classes. A subclass
-    sets `config`, a `ViTConfig`, and the layers `map_pooling`, `pre_logits` and `head`, None for
-    those that the model does not have.
+    sets `config`, a `ViTConfig`, `grid`, `num_prefix_tokens` and the layers `norm`, `map_pooling`,
+    `pre_logits` and `head`, None for those that the model does not have. It defines `block_tokens`
+    and `run_last_block`.
     """
 
     config: Any
+    grid: tuple[int, int]
+    num_prefix_tokens: int
+    norm: Any
     map_pooling: Any
     pre_logits: Any
     head: Any
@@ -59,3 +66,62 @@ class TokenClassifier:
         """Applies pooling, optional tanh pre-logits and head to `[B, T, D]`."""
         inputs = self.head_inputs(features, training=training)
         return inputs if self.head is None else self.head(inputs)
+
+    def final_map(self, images):
+        """The tokens of the patches behind the final norm: `[B, rows, columns, D]`."""
+        return self.on_grid(self._normed(_last(self.block_tokens(images))))
+
+    def class_stages(self, images):
+        """The tokens that the last block reads, and the rest of the model as a function of them.
+
+        The tokens are `[B, T, D]`, in an axial model `[B, rows, columns, D]`.
+        """
+        count = self.config.layers * (2 if self.config.axial else 1)
+        tokens = _last(itertools.islice(self.block_tokens(images), count))
+        return tokens, lambda read: self.classify(self._normed(self.run_last_block(read)))
+
+    def on_grid(self, tokens):
+        """Tokens of the patches, without the prefix: `[B, rows, columns, D]`."""
+        if len(tokens.shape) == 3:
+            tokens = tokens[:, self.num_prefix_tokens :]
+        return keras.ops.reshape(tokens, [-1, *self.grid, tokens.shape[-1]])
+
+    def _normed(self, tokens):
+        """The final norm of the tokens behind the last block, `[B, T, D]`."""
+        if len(tokens.shape) == 4:
+            tokens = keras.ops.reshape(tokens, [-1, math.prod(self.grid), tokens.shape[-1]])
+        return self.norm(tokens)
+
+
+def _last(items):
+    """The last item of an iterator; the others are not kept."""
+    return collections.deque(items, maxlen=1).pop()
+
+
+class MapClassifier:
+    """From a feature map to logits: the last stage of the residual networks, as a base class.
+
+    `B` images, `C` channels, `K` classes. A subclass sets `head`, None without classes, and defines
+    `final_map(images, training)`: what pooling reads, `[B, rows, columns, C]`.
+    """
+
+    head: Any
+
+    def features(self, images, training=False):
+        """The input of the head: `[B, C]`, float32."""
+        return self._pool(self.final_map(images, training=training))
+
+    def class_stages(self, images):
+        """The last feature map `[B, rows, columns, C]`, and the function from it to the result."""
+        return self.final_map(images), self._classify
+
+    def on_grid(self, feature_map):
+        """The feature map as it is."""
+        return feature_map
+
+    def _pool(self, feature_map):
+        return keras.ops.mean(keras.ops.cast(feature_map, "float32"), axis=[1, 2])
+
+    def _classify(self, feature_map):
+        pooled = self._pool(feature_map)
+        return pooled if self.head is None else self.head(pooled)

@@ -78,6 +78,14 @@ class ImageModel(keras.Model):
         """Symbolic outputs of `stem` and the units inside it, by name, for `input`; often empty."""
         return {}
 
+    def first_kernel(self):
+        """The filters of the first layer as they act on pixels: `[P, P, 3, filters]`."""
+        raise TypeError(f"{type(self).__name__} does not define its first filters.")
+
+    def position_table(self):
+        """The embeddings that are added to the tokens of the first block, or None: `[T, D]`."""
+        return None
+
     @property
     def input(self):
         return self._input

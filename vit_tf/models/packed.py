@@ -206,10 +206,28 @@ class PackedModel(TokenClassifier):
         spec = tf.TensorSpec([None, self.config.num_classes])
         return ServingStages(self, tf.identity, spec, reads_uint8=True)
 
-    def class_rows(self, images):
-        """See `VisionTransformer.class_rows`; one block at a time is unpacked."""
-        attend = functools.partial(custom_ops.attention_with_taps, taps=("class_row",))
-        return [taps["class_row"] for taps in self._attended(images, attend)]
+    def block_tokens(self, images):
+        """See `VisionTransformer.block_tokens`; one block at a time is unpacked."""
+        return self._run_blocks(images, custom_ops.attention)
+
+    def run_last_block(self, tokens):
+        """See `VisionTransformer.run_last_block`."""
+        plan = self._plans[-1]
+        last = len(plan.weights) - 1
+        return encoder_reference.run_block(tokens, plan, last, attention=custom_ops.attention)
+
+    def first_kernel(self):
+        """See `ImageModel.first_kernel`."""
+        return self._kernel if self.stem is None else self.stem.conv_root.standardized()
+
+    def position_table(self):
+        """See `ImageModel.position_table`."""
+        return self._tables[0] if self._first_table is None else self._first_table
+
+    def attention_taps(self, images, taps):
+        """See `VisionTransformer.attention_taps`; one block at a time is unpacked."""
+        attend = functools.partial(custom_ops.attention_with_taps, taps=taps, grid=self.grid)
+        return list(self._attended(images, attend))
 
     def attention_inputs(self, images):
         """See `VisionTransformer.attention_inputs`; one block at a time is unpacked."""
@@ -225,18 +243,27 @@ class PackedModel(TokenClassifier):
             attend: function of q | k | v and the number of heads that returns the attended values
                 and the yielded value.
         """
-        kept, tokens = [], self.tokens(images)
+        kept = []
 
         def attention(qkv, heads):
             attended, value = attend(qkv, heads)
             kept.append(value)
             return attended
 
+        tokens = self._run_blocks(images, attention)
+        next(tokens)
+        for _ in tokens:
+            yield kept.pop()
+
+    def _run_blocks(self, images, attention):
+        """Yields the tokens that each block reads, then those behind the last block."""
+        tokens = self.tokens(images)
         for plan, table in zip(self._plans, self._tables, strict=True):
             tokens = tokens if table is None else tokens + table
             for index in range(len(plan.weights)):
+                yield tokens
                 tokens = encoder_reference.run_block(tokens, plan, index, attention=attention)
-                yield kept.pop()
+        yield tokens
 
     def _encoded(self, tokens):
         """The tokens behind all blocks and the final norm; `[B, 1, D]` for the token classifier."""

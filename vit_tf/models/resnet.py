@@ -12,13 +12,13 @@ from vit_tf.layers.resnet import (
     standardization,
 )
 from vit_tf.layers.standardized_conv import StandardizedConv
-from vit_tf.models.head import classification_head
+from vit_tf.models.head import MapClassifier, classification_head
 from vit_tf.models.image_model import ImageModel
 from vit_tf.models.inputs import check_images
 
 
 @keras.saving.register_keras_serializable(package="vit_tf")
-class ResNet(ImageModel):
+class ResNet(MapClassifier, ImageModel):
     """Images to logits: root, pre-activation units, norm, ReLU, mean over the pixels, head.
 
     `B` images, `C` channels of the last stage, `K` classes. All variables exist once the model is
@@ -98,7 +98,10 @@ class ResNet(ImageModel):
             feature_maps.append(x)
         return feature_maps
 
-    def features(self, images, training=False):
-        """The input of the head: `[B, C]`, float32."""
-        last = keras.ops.relu(self.norm(self.stages(images, training=training)[-1]))
-        return keras.ops.mean(keras.ops.cast(last, "float32"), axis=[1, 2])
+    def final_map(self, images, training=False):
+        """What pooling reads, the last feature map behind norm and ReLU: `[B, h, w, C]`."""
+        return keras.ops.relu(self.norm(self.stages(images, training=training)[-1]))
+
+    def first_kernel(self):
+        """See `ImageModel.first_kernel`."""
+        return self.root.standardized()

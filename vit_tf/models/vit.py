@@ -257,10 +257,23 @@ class VisionTransformer(TokenClassifier, ImageModel):
             tokens = keras.ops.reshape(tokens, [-1, grid[0] * grid[1], self.config.hidden_size])
         return self.norm(tokens), tap_values
 
-    def class_rows(self, images):
-        """Attention weights from the class token to all tokens: `[B, heads, T]` of each block."""
-        _, taps = self.encode(self.embed(images), taps=("class_row",))
-        return [block["class_row"] for block in taps]
+    def block_tokens(self, images):
+        """Yields the tokens that each block reads, then those behind the last block.
+
+        `[B, T, D]`, in an axial model `[B, rows, columns, D]`.
+        """
+        tokens = self.first_tokens(self.embed(images), self.grid)
+        if self.config.axial:
+            tokens = keras.ops.reshape(tokens, [-1, *self.grid, self.config.hidden_size])
+        for index, block in enumerate(self.blocks):
+            tokens = self.block_inputs(index, tokens, self.grid)
+            yield tokens
+            tokens, _ = block(tokens)
+        yield tokens
+
+    def attention_taps(self, images, taps):
+        """Statistics of the attention of each block, as in `encode`: a list of dicts."""
+        return self.encode(self.embed(images), taps=taps)[1]
 
     def attention_inputs(self, images):
         """The inputs of the attention of each block.
@@ -268,13 +281,23 @@ class VisionTransformer(TokenClassifier, ImageModel):
         Yields:
             `(qkv, bias, axis)` of each block, see `MultiHeadAttention.project` and `EncoderBlock`.
         """
-        tokens = self.first_tokens(self.embed(images), self.grid)
-        if self.config.axial:
-            tokens = keras.ops.reshape(tokens, [-1, *self.grid, self.config.hidden_size])
-        for index, block in enumerate(self.blocks):
-            tokens = self.block_inputs(index, tokens, self.grid)
+        # The tokens behind the last block are not needed: they are not computed.
+        for block, tokens in zip(self.blocks, self.block_tokens(images), strict=False):
             yield *block.attention.project(block.norm_attention(tokens)), block.axis
-            tokens, _ = block(tokens)
+
+    def run_last_block(self, tokens):
+        """From the tokens that the last block reads to those behind it."""
+        return self.blocks[-1](tokens)[0]
+
+    def first_kernel(self):
+        """See `ImageModel.first_kernel`."""
+        if self.stem is not None:
+            return self.stem.conv_root.standardized()
+        return self.patch_embedding.kernel.value
+
+    def position_table(self):
+        """See `ImageModel.position_table`."""
+        return self.position_embedding.table
 
     def why_not_packed(self) -> str | None:
         """The reason why `vit_tf.pack_model` does not cover the configuration, or None."""

@@ -166,14 +166,26 @@ class FileSource(DataSource):
 
     def describe(self, example_id):
         """See `DataSource.describe`; the name contains the path of the file."""
+        if (found := self._file(example_id)) is None:
+            return f"example {example_id} of {self}"
+        files, row = found
+        path = os.fsencode(files.paths[row]).decode("utf-8", "replace")
+        return f"{path} of {self.name}{files.notes[row] if files.notes else ''}"
+
+    def path(self, example_id):
+        """See `DataSource.path`."""
+        if (found := self._file(example_id)) is None:
+            return None
+        files, row = found
+        return storage.join(self._root, files.paths[row])
+
+    def _file(self, example_id):
+        """The `Files` of an id and its row in them, or None."""
         for split, _, _, first_id in self._split_ranges:
             files = self._files[split]
-            row = example_id - first_id
-            if 0 <= row < len(files.paths):
-                path = os.fsencode(files.paths[row]).decode("utf-8", "replace")
-                note = files.notes[row] if files.notes else ""
-                return f"{path} of {self.name}{note}"
-        return f"example {example_id} of {self}"
+            if 0 <= example_id - first_id < len(files.paths):
+                return files, example_id - first_id
+        return None
 
     def content_stamp(self):
         """See `DataSource.content_stamp`; a hash of the sizes and times of change of all files."""

@@ -171,6 +171,11 @@ class DataSource:
                 return f"{split} example {stored} of {self.name}:{self.version}"
         return f"example {example_id} of {self}"
 
+    def path(self, example_id) -> str | None:
+        """The path or URL of the file of an example; None if it is not a file of its own."""
+        del example_id
+        return None
+
     def manifest(self):
         """Returns data set, split and meaning of the ids, as a dictionary that JSON can hold."""
         # Without the field for single labels, the manifests of earlier runs stay the same.

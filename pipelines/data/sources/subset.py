@@ -167,6 +167,10 @@ class SubsetSource(DataSource):
         """See `DataSource.describe`."""
         return self._source.describe(example_id)
 
+    def path(self, example_id):
+        """See `DataSource.path`."""
+        return self._source.path(example_id)
+
     def manifest(self):
         """See `DataSource.manifest`; that of the whole split, and the rule of the choice."""
         subset = {**self._rule, "num_examples": self.num_examples}

@@ -129,6 +129,7 @@ VALUES = {
     "train.keep_best": ("true", True),
     "train.profile": ("10:20", "10:20"),
     "train.histograms_every": ("5", 5),
+    "train.inspect_every": ("5", 5),
     "train.deterministic": ("true", True),
     "train.jit_compile": ("true", True),
     "train.non_finite": ("rewind", "rewind"),

@@ -129,6 +129,51 @@ def test_heat_maps_have_the_colors_of_their_values():
         np.testing.assert_allclose(corners, expected, atol=0.01)
 
 
+def test_a_confusion_matrix_has_its_numbers_names_and_colors():
+    counts = np.array([[8, 2, 0], [0, 0, 0], [1, 1, 2]])
+    page = _parsed(charts.confusion_matrix(counts, ["<a>", "b", "c"]))
+    texts = page.text("text")
+    for name in ("<a>", "b", "c"):
+        assert texts.count(name) == 2
+    assert [text for text in texts if text.isdigit()] == ["8", "2", "1", "1", "2"]
+    (image,) = page.all("image")
+    pixels = tf.io.decode_png(base64.b64decode(image["xlink:href"].split(",")[1])).numpy()
+    side = len(pixels) // 3
+    middle = pixels[side // 2 :: side, side // 2 :: side, :3] / 255
+    shares = counts / [[10], [1], [4]]
+    np.testing.assert_allclose(middle, charts.colors(np.sqrt(shares))[..., :3], atol=0.01)
+    picture = tf.io.decode_png(charts.confusion_png(counts, ["<a>", "\u732b", "c"])).numpy()
+    assert picture.shape == (1000, 1080, 3 + 1) and (picture[0, 0] == 255).all()
+
+
+def test_a_matrix_of_many_classes_has_indices():
+    counts = np.eye(50, dtype=int)
+    texts = _parsed(charts.confusion_matrix(counts, [], step=100)).text("text")
+    assert {"0", "1,000", "4,000", "label", "predicted class"} <= set(texts)
+    few = _parsed(charts.confusion_matrix(np.eye(30, dtype=int), ["name"] * 30)).text("text")
+    assert few.count("name") == 60 and "1" not in few
+
+
+def test_reliability_has_a_bar_for_each_bin():
+    bins = {"images": [1, 0, 3], "accuracy": [1.0, 0.0, 0.5], "confidence": [0.2, 0.0, 0.9]}
+    chart = charts.reliability({name: np.array(values) for name, values in bins.items()})
+    titles = _parsed(chart).text("title")
+    first = "0 to 33%: 1 image, accuracy 100.0%, mean probability 20.0%"
+    assert titles[0] == titles[3] == first and len(titles) == 6
+    fills = re.findall(r'<path d="([^"]*)"[^>]*style="fill: var\(--s1\)"', chart.elements)
+    bars = [np.array(re.findall(r"[ML] ([\d.]+) ([\d.]+)", path), float) for path in fills]
+    heights = [np.ptp(bar[:, 1]) for bar in bars]
+    assert heights == pytest.approx([heights[0], 0, heights[0] / 2], abs=0.01)
+
+
+def test_distances_are_points_between_the_axes():
+    picture = charts.distances(np.array([[1.0, 9.0], [4.0, 6.0]]), uniform=5.0)
+    assert picture.shape == (300, 400, 3) and picture.dtype == np.uint8
+    # The mean of both layers is on the dashed line.
+    blue = np.argwhere((picture == [0x2A, 0x6F, 0xC9]).all(axis=-1))
+    assert np.ptp(blue[:, 0]) <= 3 and np.ptp(blue[:, 1]) > 250
+
+
 def test_a_bar_shows_the_values_of_the_colors():
     maps = np.zeros((2, 3, 3))
     assert _parsed(charts.heat_maps(maps, 1, "maps", -1, 1)).text("text") == []

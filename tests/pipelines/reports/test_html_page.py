@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from pipelines.reports import charts
-from pipelines.reports.html_page import TEMPLATES, write_page
+from pipelines.reports.html_page import TEMPLATES, short, write_page
 from pipelines.studies.demo_checks import Check
 from tests.pipelines.reports.parsed_page import ParsedPage
 
@@ -78,6 +78,7 @@ def test_floats_outside_the_range_are_clipped():
         lambda text: _BLOCKS.picture(_image(), 10, text),
         lambda text: _BLOCKS.example(_image(), text, [("0", 1.0)]),
         lambda text: _BLOCKS.example(_image(), "0", [(text, 1.0)]),
+        lambda text: _BLOCKS.example(_image(), "0", [("0", 1.0)], text, True),
         lambda text: _BLOCKS.picture_table([(text, [_image()])], 10),
         lambda text: _BLOCKS.check_table([Check(name=text, value=text, expected=text)]),
         lambda text: _BLOCKS.table([text], []),
@@ -114,6 +115,32 @@ def test_examples_are_marked_right_or_wrong():
     bars = [attributes["style"] for attributes in ParsedPage(wrong).all("u")]
     assert bars == ["width:60.0%", "width:40.0%"]
     assert list(ParsedPage(wrong).text("em")) == ["60.0%", "40.0%"]
+
+
+def test_an_example_can_be_judged_by_more_than_its_name():
+    """Cut names may be equal; several labels are one text."""
+    card = _BLOCKS.example(_image(), "a, b", [("a", 0.9)], "folder/a.png", True)
+    assert "right" in card and "wrong" not in card and "folder/a.png" in card
+    assert "wrong" in _BLOCKS.example(_image(), "x…", [("x…", 0.9)], "", False)
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("tabby cat", "tabby cat"),
+        ("  a\t\nb\x00\x1b[1mc ", "a b [1mc"),
+        ("\u202eright\u2066 to left", "right to left"),
+        (
+            "\u0645\u06cc\u200c\u062e \U0001f468\u200d\U0001f469",
+            "\u0645\u06cc\u200c\u062e \U0001f468\u200d\U0001f469",
+        ),
+        ("x" * 60, "x" * 60),
+        ("x" * 61, "x" * 59 + "…"),
+        ("\u200b \n", "(no name)"),
+    ],
+)
+def test_names_are_short_and_on_one_line(name, shown):
+    assert short(name) == shown and len(short(name * 1000, 7)) <= 9
 
 
 def test_verdict_counts_only_what_is_judged():

@@ -95,6 +95,8 @@ def test_a_run_is_that_of_a_local_workdir(runs):
     log = storage.read(f"{RUN}/run.log", 10**6).decode()
     assert "a tiny run" in log and f"wrote {RUN}/final.npz" in log
     assert any("tfevents" in name for name in storage.list_names(f"{RUN}/tensorboard/train"))
+    shown = set(storage.list_names(f"{RUN}/tensorboard/validation"))
+    assert shown > {"projector_config.pbtxt", "embeddings.tsv", "embedded_images.png"}
 
 
 def test_a_cut_checkpoint_and_remains_of_renames_do_not_break_the_resume(runs, logged):
@@ -185,12 +187,13 @@ def test_a_writer_without_its_lease_writes_nothing_more(runs):
     assert [line["step"] for line in Workdir(run.path).read_metrics()] == [1]
 
 
-def test_commands_take_urls(runs, command):
+def test_commands_take_urls(runs, command, tmp_path):
     results = []
-    for path in (RUN, runs):
+    for path, report in ((RUN, "ram://remote/report"), (runs, tmp_path / "report")):
         arguments = (f"--model={path}", "--weights=ema", "--max_batches=2", "--json")
-        results.append(json.loads(command("evaluate", *arguments).stdout))
-    assert results[0]["loss"] == results[1]["loss"]
+        done = command("evaluate", *arguments, f"--report={report}")
+        results.append((json.loads(done.stdout)["loss"], storage.list_names(report)))
+    assert results[0] == results[1] and "report.html" in results[0][1]
     image = tf.io.encode_png(np.full((9, 9, 3), 200, np.uint8)).numpy()
     storage.make_folders("ram://remote/images")
     storage.write_object("ram://remote/images/a.PNG", lambda file: file.write(image))

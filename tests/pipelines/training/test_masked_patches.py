@@ -35,6 +35,7 @@ MASKED = (
     "train.keep_best=true",
     "train.keep_last=100",
     "train.ema_decay=0.9",
+    "train.inspect_every=6",
     "data.flip=true",
 )
 
@@ -94,11 +95,12 @@ def test_results_are_the_encoder_and_pictures(run):
 
 
 def test_tensorboard_shows_the_reconstructions(run):
-    found = []
-    for path in sorted((run / "tensorboard" / "validation").iterdir()):
+    found, attention = [], []
+    for path in sorted((run / "tensorboard" / "validation").glob("*tfevents*")):
         for event in tf.compat.v1.train.summary_iterator(str(path)):
             found += [(event.step, x) for x in event.summary.value if x.tag == "masked patches"]
-    assert [step for step, _ in found] == [4, 6]
+            attention += [event.step for x in event.summary.value if x.tag == "attention"]
+    assert [step for step, _ in found] == [4, 6] and attention == [6]
     width, height, *images = tf.make_ndarray(found[0][1].tensor).tolist()
     assert (width, height, len(images)) == (b"54", b"12", 8)  # Four of 12 pixels and three gaps.
 

@@ -15,11 +15,13 @@ from tensorboard.plugins.hparams import metadata as hparams_metadata
 from pipelines.config import Request
 from pipelines.errors import RunError, UserError
 from pipelines.runs.workdir import Workdir
+from pipelines.stored_models import model_source
 from pipelines.training.dry_run import dry_run
 from pipelines.training.train import train
 from pipelines.training.train_data import open_data
 from tests.pipelines.tiny import arrays, cut_short, one_device, tiny_experiment
 from tests.pipelines.training_runs import FINISHED
+from vit_tf import analysis
 
 EXPERIMENT = tiny_experiment(*FINISHED)
 
@@ -88,6 +90,22 @@ def test_tensorboard_shows_training_and_validation_in_one_chart(finished_run):
     head = arrays(finished_run)["head/kernel"]
     assert last.step == 12 and buckets[:, 2].sum() == head.size
     assert (buckets[0, 0], buckets[-1, 1]) == pytest.approx((head.min(), head.max()))
+
+    # Pictures of the average of the weights, which evaluations use too.
+    validation = shown(finished_run, "validation")
+    assert [point.step for point in validation.Tensors("attention")] == [6, 12]
+    data = open_data(EXPERIMENT, Workdir(finished_run)).evaluation
+    stored = data.source.read(
+        np.linspace(0, 299, 16).round().astype(int)[[0, 2, 4, 6, 9, 11, 13, 15]]
+    )
+    prepare = data.preprocessing
+    pixels = [tf.floor(prepare.resized(tf.io.decode_png(x)) + 0.5) for x in stored.images]
+    inputs = prepare.normalized(tf.stack(pixels))
+    average = model_source.find(finished_run, "ema").open_model().model
+    expected = tf.reduce_mean(analysis.attention_distance(average, inputs))
+    *_, last = validation.Tensors("attention distance/layer 01")
+    assert tf.make_ndarray(last.tensor_proto) == pytest.approx(float(expected), rel=1e-5)
+    assert (finished_run / "tensorboard/validation/projector_config.pbtxt").exists()
 
     whole = shown(finished_run, "")
     (text,) = tf.make_ndarray(whole.Tensors("configuration")[-1].tensor_proto).reshape(-1)

@@ -86,32 +86,108 @@ class TestPositionSimilarity:
         np.testing.assert_allclose(similarity[0, :, 0], [[0, 0, 0], [0, 1, 1], [0, 1, 1]])
 
     def test_a_table_of_another_grid_is_refused(self):
-        with pytest.raises(ValueError, match="4 x 4 grid.*17 tokens. Received: 26"):
+        with pytest.raises(ValueError, match="4 x 4 grid.*17 rows. Received: 26"):
             inspection.position_similarity(_random(26, 8), (4, 4))
 
 
-class TestAttentionMap:
-    def test_places_the_weights_row_by_row(self):
-        row = np.arange(7, dtype=np.float32) / 21
-        placed = inspection.attention_map(row, (2, 3))
-        assert placed.dtype == np.float32
-        np.testing.assert_array_equal(placed, np.float32([[1, 2, 3], [4, 5, 6]]) / np.float32(21))
+class TestMapComponents:
+    def test_are_the_projections_on_the_eigenvectors_of_the_covariance(self):
+        maps = _random(3, 2, 4, 5)
+        vectors = maps.reshape(-1, 5)
+        values, directions = np.linalg.eigh(np.cov(vectors.T, bias=True))
+        components = inspection.map_components(maps, count=5)
+        assert components.shape == (3, 2, 4, 5)
+        for index, direction in enumerate(directions.T[np.argsort(-values)]):
+            direction = direction * np.sign(direction[np.abs(direction).argmax()])
+            expected = inspection.to_unit_range(vectors @ direction)
+            np.testing.assert_allclose(components[..., index].ravel(), expected, atol=1e-9)
 
-    def test_leading_axes_stay_and_nothing_is_renormalized(self):
-        logits = _random(2, 3, 1 + 12)
-        weights = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
-        maps = inspection.attention_map(weights, (4, 3))
-        assert maps.shape == (2, 3, 4, 3)
-        np.testing.assert_allclose(maps.sum((-2, -1)), 1 - weights[..., 0])
-        np.testing.assert_array_equal(maps[1, 2, 3, 1], weights[1, 2, 1 + 3 * 3 + 1])
+    def test_do_not_depend_on_the_order_of_the_images(self):
+        maps, order = _random(7, 3, 3, 16), [4, 0, 6, 2, 5, 3, 1]
+        expected = inspection.map_components(maps)[order]
+        np.testing.assert_allclose(inspection.map_components(maps[order]), expected, atol=1e-9)
 
-    def test_without_prefix(self):
-        maps = inspection.attention_map(np.ones((5, 6)), (3, 2), num_prefix_tokens=0)
-        assert maps.shape == (5, 3, 2)
+    def test_a_component_without_variance_is_zero(self):
+        maps = np.zeros((2, 2, 2, 3)) + [1.0, 2.0, 3.0]
+        maps[..., 0] += np.arange(8).reshape(2, 2, 2)
+        components = inspection.map_components(maps)
+        np.testing.assert_allclose(components[..., 0].ravel(), np.arange(8) / 7)
+        assert not components[..., 1:].any()
 
-    def test_a_row_of_another_length_is_refused(self):
-        with pytest.raises(ValueError, match="2 x 2 grid.*Received: 6, in shape"):
-            inspection.attention_map(np.ones((3, 6)), (2, 2))
+    def test_more_components_than_there_are_is_refused(self):
+        with pytest.raises(ValueError, match="12 vectors of 2 values have at most 2.*count=3"):
+            inspection.map_components(_random(1, 3, 4, 2))
+        with pytest.raises(ValueError, match="count=0"):
+            inspection.map_components(_random(1, 3, 4, 2), count=0)
+
+
+class TestDistances:
+    def test_are_those_of_a_double_loop(self):
+        found = inspection.distances((2, 3))
+        for i, j, k, m in np.ndindex(2, 3, 2, 3):
+            assert found[i, j, k, m] == pytest.approx(math.hypot(i - k, j - m))
+
+    @pytest.mark.parametrize(
+        ("side", "pixels", "over_patches", "class_dropped"),
+        [
+            (14, 16, 116.4922, 115.9009),
+            (7, 32, 115.5029, 113.1928),
+            (16, 14, 116.5651, 116.1115),
+            (24, 16, 200.0480, 199.7013),
+        ],
+    )
+    def test_uniform_attention(self, side, pixels, over_patches, class_dropped):
+        """The numbers of docs/paper.md J.3."""
+        for prefix, expected in ((0, over_patches), (1, class_dropped)):
+            found = inspection.uniform_distance((side, side), pixels, prefix)
+            assert found == pytest.approx(expected, abs=1e-4)
+
+    def test_the_largest_one(self):
+        assert inspection.distances((14, 14)).max() * 16 == pytest.approx(294.156, abs=1e-3)
+
+
+class TestRankCorrelation:
+    def test_is_spearmans(self):
+        """1 - 6 sum of squared differences / (n^3 - n), without equal values."""
+        first, second = [3.0, 10.0, -1.0, 7.0], [[1.0, 2.0], [5.0, 4.0]]
+        differences = np.array([1, 3, 0, 2]) - [0, 1, 3, 2]
+        expected = 1 - 6 * (differences**2).sum() / (4**3 - 4)
+        assert inspection.rank_correlation(first, second) == pytest.approx(expected)
+
+    def test_equal_values_share_their_rank(self):
+        ranks = np.array([0, 1.5, 1.5, 3]), np.array([3, 0, 1.5, 1.5])
+        expected = np.corrcoef(*ranks)[0, 1]
+        found = inspection.rank_correlation([1.0, 2, 2, 3], [9.0, 4, 5, 5])
+        assert found == pytest.approx(expected)
+
+    def test_a_constant_map_has_none(self):
+        assert math.isnan(inspection.rank_correlation([1.0, 1.0], [1.0, 2.0]))
+
+
+class TestRolloutMask:
+    def test_a_uniform_map_changes_nothing_and_a_peak_stays_in_its_place(self):
+        assert (inspection.rollout_mask(np.full((2, 3), 0.1), (8, 12), 4) == 1).all()
+        peak = np.zeros((4, 6))
+        peak[1, 4] = 0.2
+        mask = inspection.rollout_mask(peak, (32, 48), 8)
+        assert mask.shape == (32, 48) and mask.min() == 0 and mask.max() == 1
+        row, column = np.unravel_index(mask.argmax(), mask.shape)
+        assert abs(row - 11.5) <= 2 and abs(column - 35.5) <= 2  # The border adds to its side.
+
+    def test_the_blur_has_the_deviation_of_a_patch(self):
+        """Far from the border, a thin peak becomes the Gaussian."""
+        peak = np.zeros((41, 1))
+        peak[20] = 1
+        mask = inspection.rollout_mask(peak, (41, 1), 3)[:, 0]
+        expected = inspection.to_unit_range(np.exp(-((np.arange(41) - 20.0) ** 2) / 18))
+        np.testing.assert_allclose(mask, expected, atol=1e-6)
+
+
+def test_effective_rank():
+    assert inspection.effective_rank([2.0, 0.0, 0.0]) == pytest.approx(1)
+    assert inspection.effective_rank([3.0, 3.0, 3.0]) == pytest.approx(3)
+    assert inspection.effective_rank([1.0, 2.0]) == pytest.approx(25 / 17)
+    assert inspection.effective_rank([0.0, 0.0]) == 0
 
 
 def test_unit_range():

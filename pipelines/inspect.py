@@ -1,0 +1,121 @@
+"""Shows what a model looks at, and what it has learned."""
+
+import os
+
+from absl import flags
+
+from pipelines.cli import command, request, shared_flags
+
+DESCRIPTION = """Writes a page, PNG files and inspect.json about models of every family: filters,
+similarity of positions, attention distance and entropy of each head, beside those of random
+weights; and for each image the prediction, attention of each head, attention rollout, Grad-CAM,
+component colors, occlusion, deletion and insertion curves, and nearest neighbors. What a family
+does not have is left out and named.
+
+Takes images and folders, or the data set of --set data.name; without them, samples that come with
+packages. Repeat --model to put several models side by side.
+
+example: python -m pipelines.inspect --model runs/pretrain-digits --output runs/inspect photo.jpg
+"""
+
+POSITIONAL = "IMAGE_OR_FOLDER ..."
+SHARED_FLAGS = ("experiment", "workdir", "set")
+LOGS_TO = "stdout"
+
+# The fields of an experiment that name the data.
+FIELDS = ("data.name", "data.data_dir", "data.label", "data.eval_split")
+
+
+def define(values):
+    own = {"flag_values": values}
+    flags.DEFINE_multi_string(
+        "model",
+        [],
+        f"{shared_flags.MODEL_KINDS}; by default --workdir, else the model shipped with the "
+        "package. Repeat it to compare models.",
+        **own,
+    )
+    shared_flags.define_weights(values)
+    flags.DEFINE_string(
+        "labels",
+        None,
+        "File with the names of the classes, as for predict; by default those that the model "
+        "stores.",
+        **own,
+    )
+    flags.DEFINE_string(
+        "class",
+        None,
+        "Name or index of the class that Grad-CAM, occlusion and the curves explain; by default "
+        "the most probable one of each image.",
+        **own,
+    )
+    flags.DEFINE_integer("show", 20, "Show at most this many images.", lower_bound=1, **own)
+    flags.DEFINE_bool(
+        "occlusion",
+        True,
+        "Cover the cells of each image: occlusion, deletion and insertion. It takes most of the "
+        "time.",
+        **own,
+    )
+    shared_flags.define_fused(values)
+    shared_flags.define_output(values, "Directory of the files; by default runs/inspect.")
+
+
+def main(values, arguments):
+    from pipelines.errors import RunError
+    from pipelines.inspection import images, run
+    from pipelines.inspection.subject import Subject
+    from pipelines.stored_models import model_source
+
+    output = values.output or os.path.join("runs", "inspect")
+    run.check_output(output)
+    paths, weights = request.models_and_weights(values)
+    sources = [model_source.find(path, weights, values.labels) for path in paths]
+    data = _data(values, arguments, sources[0])
+    errors = []
+    if arguments:
+        found, errors = images.from_paths(arguments)
+    elif data is not None:
+        found, errors = images.from_source(data)
+    opening = request.opening(values)
+    subjects = [Subject(source.name, *source.open_model(opening)) for source in sources]
+    if not arguments and data is None:
+        found = images.samples(subjects[0].labels)
+    options = run.Options(target=values["class"].value, most=values.show, occludes=values.occlusion)
+    print(f"page: {run.run(subjects, found, output, options)}")
+    if errors:
+        total = len(errors) + len(found)
+        raise RunError(f"{len(errors)} of {total} images are left out: {' '.join(errors[:5])}")
+
+
+def _data(values, arguments, source):
+    """The `DataSource` that the flags name, or None if they name no data."""
+    from pipelines.data.sources.open import open_source
+    from pipelines.data.sources.splits import choose_splits
+    from pipelines.errors import UserError
+
+    given = [name for name in ("experiment", "config") if values[name].present]
+    if not (given or values.set):
+        return None
+    if arguments:
+        name = "set" if values.set else given[0]
+        raise UserError(f"Images and --{name} both name what to inspect. Leave one out.")
+    reason = "an inspection reads images only"
+    data = request.experiment(values, source.workdir, FIELDS, reason).data
+    data = choose_splits(data, training=False)
+    if data.eval_split is None:
+        raise UserError("data.eval_split is none: there is nothing to read. Set it to a split.")
+    return open_source(data.name, data.eval_split, data.data_dir, data.label)
+
+
+if __name__ == "__main__":
+    command.run(
+        main,
+        DESCRIPTION,
+        define,
+        POSITIONAL,
+        shared_flags=SHARED_FLAGS,
+        fields=FIELDS,
+        logs_to=LOGS_TO,
+    )

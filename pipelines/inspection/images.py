@@ -1,0 +1,118 @@
+"""The images that are inspected: files and folders, a data set, or samples from packages."""
+
+import logging
+import os
+import random
+
+import numpy as np
+import tensorflow as tf
+
+from pipelines.errors import UserError, counted
+from pipelines.serving.prediction import Image, example_images, find_images
+from vit_tf.images import image_file
+from vit_tf.images.decoding import decode_image
+
+_log = logging.getLogger(__name__)
+
+# The paper's mean attention distance is over 128 images (docs/paper.md J.3).
+MOST_IMAGES = 128
+
+
+def from_paths(paths) -> tuple[list[Image], list[str]]:
+    """At most `MOST_IMAGES` images in files and folders, and errors about those without an image.
+
+    From more files, a random choice is taken, always the same, in their order.
+
+    Raises:
+        UserError: if none of the files can be read.
+    """
+    found = find_images(paths)
+    images = [image for image in found if not image.error]
+    if len(images) > MOST_IMAGES:
+        _log.info(f"taking {MOST_IMAGES} of {len(images):,} images, by chance")
+        chosen = sorted(random.Random(0).sample(range(len(images)), MOST_IMAGES))
+        images = [images[index] for index in chosen]
+    errors = [image.error for image in found if image.error]
+    readable = []
+    for image in images:
+        try:
+            pixels(image)
+            readable.append(image)
+        except UserError as error:
+            errors.append(str(error))
+    if not readable:
+        raise UserError(" ".join(errors[:5]))
+    return readable, errors
+
+
+def from_source(source) -> tuple[list[Image], list[str]]:
+    """At most `MOST_IMAGES` images of a `DataSource`, spread evenly, as `from_paths`.
+
+    Raises:
+        UserError: if none of the images can be decoded.
+    """
+    count = min(MOST_IMAGES, source.num_examples)
+    indices = np.linspace(0, source.num_examples - 1, count).round().astype(np.int64)
+    examples = source.read(indices)
+    readable, errors = [], []
+    for content, label, example_id in zip(*examples, strict=True):
+        name = source.path(int(example_id)) or source.describe(int(example_id))
+        if not source.multi_label:
+            name += f", a {source.labels[label]}"
+        image = Image(name, content)
+        try:
+            pixels(image)
+            readable.append(image)
+        except UserError as error:
+            errors.append(str(error))
+    if not readable:
+        raise UserError(f"None of the images of {source} can be read. {errors[0]}")
+    return readable, errors
+
+
+def samples(labels) -> list[Image]:
+    """Images that come with packages.
+
+    Args:
+        labels: names of the model's classes.
+
+    Returns:
+        Handwritten digits for a model of the ten digits, else the two photos of scikit-learn.
+    """
+    if list(labels) == [str(digit) for digit in range(10)]:
+        _log.info("no image given: taking handwritten digits of the digits test split")
+        return list(example_images())
+    import sklearn.datasets
+
+    folder = os.path.join(os.path.dirname(sklearn.datasets.__file__), "images")
+    _log.info("no image given: taking the two photos of scikit-learn")
+    return [
+        Image(f"scikit-learn {name}", image_file.read_bytes(os.path.join(folder, name)))
+        for name in ("china.jpg", "flower.jpg")
+    ]
+
+
+def pixels(image) -> np.ndarray:
+    """The decoded pixels of an `Image`, uint8 `[H, W, 3]`.
+
+    Raises:
+        UserError: if it cannot be read or decoded.
+    """
+    try:
+        if not image.content:
+            return image_file.read_image(image.path).numpy()
+        return decode_image(image.content).numpy()
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    except tf.errors.OpError:
+        raise UserError(image_file.undecodable(image.path)) from None
+
+
+def spread(images, most):
+    """At most `most` of the images, evenly from the first to the last; says so if some are left."""
+    if len(images) > most:
+        _log.info(
+            f"showing {most} of {counted(len(images), 'image')}; --show {len(images)} shows all"
+        )
+    places = np.linspace(0, len(images) - 1, min(most, len(images))).round().astype(int)
+    return [images[place] for place in places]

@@ -1,0 +1,199 @@
+"""Pictures of a model during its training, and embeddings of images, for TensorBoard."""
+
+import contextlib
+import dataclasses
+
+import numpy as np
+import tensorflow as tf
+
+from pipelines.errors import UserError, counted
+from pipelines.reports import charts
+from pipelines.reports.html_page import short, thumbnail
+from pipelines.reports.tensorboard import VALIDATION
+from vit_tf import analysis
+from vit_tf.analysis import inspection
+from vit_tf.images.decoding import decode_image
+from vit_tf.images.resizing import to_uint8
+
+_IMAGES = 8  # with attention
+_MOST_EMBEDDINGS, _AT_ONCE = 512, 32
+_MOST_LAYERS = 3  # of which the attention is drawn
+_MOST_TILES = 16  # of position similarity, in a row
+_SIDE, _THUMBNAIL, _GAP = 160, 32, 2  # pixels
+
+_SIMILARITY = (
+    "One tile for each patch: cosine similarity of its position embedding with all others, from "
+    "-1 (violet) to 1 (yellow). In a trained model, near patches are similar; before training "
+    "only a patch with itself."
+)
+_DISTANCE = (
+    "Mean distance between the patches of queries and keys, weighted by attention: a point for "
+    "each head, the mean of a layer (figure 7, right); dashed, equal attention to all tokens, as "
+    "heads begin about with."
+)
+
+
+class ModelPictures:
+    """Attention, position similarity, attention distance and embeddings, on the same images.
+
+    The images are spread evenly over the data set, and stay in memory as uint8. A model without
+    attention maps, such as BiT, has embeddings only, and one without a position table no
+    similarity.
+
+    Args:
+        model: of any family, built in `strategy.scope()`.
+        features: maps images to embeddings `[b, F]`, such as `model.features`.
+        strategy: the `tf.distribute.Strategy` of the model.
+        data: `EvaluationData` or `TrainData`: its source and how images are prepared.
+        count: number of images with embeddings; at most 512 are taken.
+        on_tpu: whether the model is on TPU cores, which run compiled functions only.
+    """
+
+    def __init__(self, model, features, strategy, data, count, on_tpu=False):
+        self._model, self._features, self._strategy, self._data = model, features, strategy, data
+        self._count = min(count, _MOST_EMBEDDINGS, data.source.num_examples)
+        # Tracing takes as long as ten calls, of which a run has few.
+        wrap = self._compiled if on_tpu else lambda function: function
+        self._embed, self._explain = wrap(self._embedded), wrap(self._explained)
+        self._pixels = None
+
+    def show(self, board, step):
+        """Writes the pictures and the embeddings.
+
+        Args:
+            board: `TensorBoard`.
+            step: finished steps.
+
+        Raises:
+            UserError: if none of the images can be read.
+        """
+        if self._pixels is None:
+            self._pixels, labels, thumbnails = self._read()
+            board.embedded_images(thumbnails, labels)
+        parts = range(0, len(self._pixels), _AT_ONCE)
+        values = [self._embed(self._inputs(slice(i, i + _AT_ONCE))).numpy() for i in parts]
+        board.embeddings(step, np.concatenate(values))
+        eight = _spread(len(self._pixels), _IMAGES)
+        found = self._explain(self._inputs(eight))
+        arrays = {name: value.numpy() for name, value in found.items()}
+        if "attention" in arrays:
+            pixels = self._pixels[eight]
+            drawn, text = _draw_attention(pixels, arrays["attention"], arrays["rollout"])
+            board.images("attention", step, drawn, text, VALIDATION)
+        if "positions" in arrays:
+            drawn = self._draw_similarity(arrays["positions"])
+            board.images("position similarity", step, drawn, _SIMILARITY, VALIDATION)
+        if "distance" in arrays:
+            distance = arrays["distance"]
+            uniform = inspection.uniform_distance(
+                self._model.grid, self._model.config.patch_pixels, self._model.num_prefix_tokens
+            )
+            drawn = charts.distances(distance, uniform)[None] / 127.5 - 1
+            board.images("attention distance", step, drawn, _DISTANCE, VALIDATION)
+            means = {
+                f"attention distance/layer {layer:02}": float(heads.mean())
+                for layer, heads in enumerate(distance, start=1)
+            }
+            board.scalars(VALIDATION, step, means)
+
+    def _read(self):
+        """The images before normalization, uint8 `[n, h, w, 3]`, their labels and thumbnails.
+
+        Images that cannot be decoded are left out here; an evaluation reports them.
+        """
+        source, prepare = self._data.source, self._data.preprocessing
+        # From all of the data, which may be sorted by class.
+        stored = source.read(_spread(source.num_examples, self._count))
+        found = []
+        for image, label in zip(stored.images, stored.labels, strict=True):
+            with contextlib.suppress(tf.errors.OpError):
+                pixels = to_uint8(prepare.resized(decode_image(image)))
+                name = short(", ".join(source.labels[one] for one in np.atleast_1d(label)))
+                found.append((pixels.numpy(), name, thumbnail(pixels, _THUMBNAIL)))
+        if not found:
+            raise UserError(
+                f"None of {counted(self._count, 'image')} of {source} can be read. Is it the right "
+                "data set?"
+            )
+        pixels, labels, thumbnails = zip(*found, strict=True)
+        return np.stack(pixels), labels, np.stack(thumbnails)
+
+    def _inputs(self, rows):
+        """Some images as the model reads them, float32 `[b, h, w, 3]`."""
+        prepare = dataclasses.replace(self._data.preprocessing, dtype="float32")
+        return prepare.normalized(self._pixels[rows])
+
+    def _compiled(self, function):
+        """A function on the replicas, which all compute the same, that returns the first result."""
+
+        @tf.function
+        def first(images):
+            results = self._strategy.run(function, args=(images,))
+            local = self._strategy.experimental_local_results
+            return tf.nest.map_structure(lambda result: local(result)[0], results)
+
+        return first
+
+    def _embedded(self, images):
+        return tf.cast(self._features(images), tf.float32)
+
+    def _explained(self, images):
+        """What the model has of attention, positions and distance.
+
+        "attention" is the mean over the heads, float32 `[b, L, rows, columns]`, and "rollout" is
+        `[b, rows, columns]`; "positions" the table; "distance" the mean attention distance in
+        pixels, `[L, heads]`.
+        """
+        model, found = self._model, {}
+        table = model.position_table()
+        if table is not None:
+            found["positions"] = tf.convert_to_tensor(table)
+        if model.config.grid is not None:
+            maps = analysis.attention_maps.attention_maps(model, images)
+            found["attention"] = tf.reduce_mean(maps, axis=2)
+            found["rollout"] = analysis.attention_rollout(model, images)
+            found["distance"] = analysis.attention_distance(model, images)
+        return found
+
+    def _draw_similarity(self, table):
+        """One tile for each patch, up to 16 in a row: its similarity with all patches."""
+        model = self._model
+        maps = inspection.position_similarity(table, model.grid, model.num_prefix_tokens)
+        rows, columns = model.grid
+        maps = maps[_spread(rows, _MOST_TILES)][:, _spread(columns, _MOST_TILES)]
+        colored = charts.colors((maps + 1) / 2)[..., :3]
+        times = max(1, 2 * _SIDE // (len(maps) * rows))
+        colored = colored.repeat(times, axis=2).repeat(times, axis=3)
+        gap = [(0, 0)] * 2 + [(0, _GAP)] * 2 + [(0, 0)]
+        padded = np.pad(colored, gap, constant_values=1)
+        down, across, height, width, _ = padded.shape
+        picture = padded.transpose(0, 2, 1, 3, 4).reshape(1, down * height, across * width, 3)
+        return tf.constant(picture[:, :-_GAP, :-_GAP] * 2 - 1, tf.float32)
+
+
+def _draw_attention(pixels, maps, rollout):
+    """Images, each beside its attention in some layers and its rollout; and a description."""
+    height, width = pixels.shape[1:3]
+    longer = max(height, width)
+    scale = _SIDE // longer if longer <= _SIDE else _SIDE / longer
+    size = [max(1, round(side * scale)) for side in (height, width)]
+    layers = _spread(maps.shape[1], _MOST_LAYERS)
+    maps = np.concatenate([maps[:, layers], rollout[:, None]], axis=1)
+    colored = charts.colors(inspection.to_unit_range(maps, axis=(2, 3)))[..., :3]
+    columns = [tf.image.resize(pixels / 255, size, "nearest" if scale >= 1 else "area")]
+    columns += [tf.image.resize(column, size, "nearest") for column in colored.swapaxes(0, 1)]
+    gap = [[0, 0], [0, 0], [0, _GAP], [0, 0]]
+    padded = [tf.pad(tf.cast(x, tf.float32), gap, constant_values=1.0) for x in columns]
+    names = ", ".join(str(layer + 1) for layer in layers)
+    text = (
+        "Image, then how much attention each patch gets: from the class token, or without one "
+        f"from all patches, mean over the heads, in layers {names}; at the right, traced back "
+        "through all layers (attention rollout, figure 6). Each map has its own scale: violet "
+        "is its minimum, yellow its maximum."
+    )
+    return tf.concat(padded, axis=2)[:, :, :-_GAP] * 2 - 1, text
+
+
+def _spread(count, most):
+    """At most `most` indices below `count`, evenly from the first to the last."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
