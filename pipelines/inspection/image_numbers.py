@@ -58,11 +58,8 @@ def examine(subject, names, sizes, images, target, *, occludes, on_images) -> li
         on_images: called with a number of forward passes when they are done.
     """
     left_out = subject.left_out()
-    forward = [subject.probabilities(part) for part in batches(images, subject.batch_size)]
-    probabilities = np.concatenate(forward)
-    embeddings = np.concatenate(
-        [subject.embeddings(part) for part in batches(images, subject.batch_size)]
-    )
+    forward = [subject.results(part) for part in batches(images, subject.batch_size)]
+    probabilities, embeddings = (np.concatenate(parts) for parts in zip(*forward, strict=True))
     found = []
     has_classes = "prediction" not in left_out
     for index, row in enumerate(probabilities):
@@ -133,17 +130,10 @@ def _judge(subject, one, image) -> int:
     """Sets the occlusion map and the curves of an image; returns the number of forward passes."""
     grid = one.maps["activation"].shape
     heats = {
-        name: heat
-        for name, heat in (
-            (
-                "attention",
-                one.maps["attention"][-1].mean(axis=0) if "attention" in one.maps else None,
-            ),
-            ("rollout", one.maps.get("rollout")),
-            ("activation", one.maps["activation"]),
-        )
-        if heat is not None
+        name: one.maps[name] for name in ("attention", "rollout", "activation") if name in one.maps
     }
+    if "attention" in heats:
+        heats["attention"] = heats["attention"][-1].mean(axis=0)
     rng = np.random.default_rng(0)
     orders = [*heats.values(), *(rng.random(grid) for _ in range(_CHANCE_ORDERS))]
     covering = [masking.deletion_masks(heat) for heat in orders]
@@ -151,7 +141,7 @@ def _judge(subject, one, image) -> int:
     masks = [masking.occlusion_masks(grid)]
     masks += [part for _, covered in covering for part in (covered, ~covered)]
     scores = masking.masked_scores(
-        lambda images: subject.probabilities(images)[:, one.target],
+        lambda images: subject.results(images)[0][:, one.target],
         image,
         np.concatenate(masks),
         subject.cells(grid),

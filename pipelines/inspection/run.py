@@ -8,7 +8,8 @@ import os
 
 import numpy as np
 
-from pipelines.errors import UserError, counted
+from pipelines.data.labels.label_file import check_count
+from pipelines.errors import RunError, UserError, counted
 from pipelines.inspection import image_numbers, images, model_numbers, page, untrained
 from pipelines.inspection.progress import Progress
 from pipelines.inspection.subject import Subject, batches, left_out_lines
@@ -88,8 +89,12 @@ def run(subjects, found, output, options):
         The path of the page.
 
     Raises:
-        UserError: if a model has no such class.
+        UserError: if a model has no such class, or names of another number of classes.
+        RunError: if a model's results are not finite.
     """
+    for subject in subjects:
+        if subject.config.num_classes:
+            check_count(subject.labels, subject.config.num_classes)
     targets = [_target(subject, options.target) for subject in subjects]
     shown = images.spread(found, options.most)
     total = sum(
@@ -133,6 +138,8 @@ def _inspect(subject, target, found, shown, options, progress) -> Inspected:
     def prepared(part):
         return np.stack([subject.preprocessing(images.pixels(image)).numpy() for image in part])
 
+    if not all(np.isfinite(part).all() for part in subject.results(prepared(shown[:1]))):
+        raise RunError(f"{subject.name}: results are not finite. Is the training in order?")
     names = [name for name in _STATISTICS if name not in left_out]
     trained, random = (model_numbers.of_weights(x) for x in (subject.model, subject.twin))
     if names:
@@ -148,18 +155,21 @@ def _inspect(subject, target, found, shown, options, progress) -> Inspected:
     _log.info(untrained.verdict(checks))
     if "distance" in trained:
         _log.info(distance_line(trained["distance"], len(found)))
-    originals = [images.pixels(image) for image in shown]
+    sizes, seen = [], []
+    for image in shown:  # One at a time: photos are large.
+        original = images.pixels(image)
+        sizes.append(original.shape[:2])
+        seen.append(subject.preprocessing.seen(original).numpy())
     numbers = image_numbers.examine(
         subject,
         [image.path for image in shown],
-        [original.shape[:2] for original in originals],
+        sizes,
         prepared(shown),
         target,
         occludes=options.occludes,
         on_images=progress.add,
     )
-    seen = np.stack([subject.preprocessing.seen(original).numpy() for original in originals])
-    return Inspected(subject, trained, random, checks, len(found), numbers, seen)
+    return Inspected(subject, trained, random, checks, len(found), numbers, np.stack(seen))
 
 
 def distance_line(distance, count):

@@ -66,13 +66,12 @@ class Subject:
         height, width = self.config.image_size
         return max(1, min(count, count * 224 * 224 // (height * width)))
 
-    def probabilities(self, images):
-        """Probabilities `[B, K]` of prepared images; an unpooled model's logits are averaged."""
-        return self._forward(tf.convert_to_tensor(images))[0].numpy()
+    def results(self, images):
+        """Probabilities `[B, K]` of prepared images, and what the head reads, `[B, D]`.
 
-    def embeddings(self, images):
-        """What the head reads, `[B, D]`; for an unpooled model the mean over the patches."""
-        return self._forward(tf.convert_to_tensor(images))[1].numpy()
+        For an unpooled model, the logits and embeddings of the patches are averaged.
+        """
+        return [value.numpy() for value in self._forward(tf.convert_to_tensor(images))]
 
     @functools.cached_property
     def _forward(self):

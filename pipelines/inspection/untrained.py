@@ -104,6 +104,8 @@ def _position_check(config, similarity, random):
     sides = [count] if config.position_embedding == "learned_1d" else config.grid
     independent = sum(side * (side - 1) // 2 for side in sides)
     least = max(other, 0.0) + _ERRORS / math.sqrt(max(independent, 1))
+    if least >= 1:
+        return Check(name=name, value=f"{value:.3f}", expected="not judged: too few patches")
     return Check(
         name=name,
         value=f"{value:.3f}",

@@ -9,6 +9,7 @@ import tensorflow as tf
 from sklearn.datasets import load_sample_image
 
 import vit_tf
+from pipelines.errors import RunError, UserError
 from pipelines.inspection import images as inspected_images
 from pipelines.inspection import run
 from pipelines.inspection.subject import Subject
@@ -204,6 +205,17 @@ def test_hostile_names_are_readable_and_inert(tmp_path):
     for index, one in enumerate(record_of(tmp_path)[0]["images"]):
         assert one["path"] == HOSTILE[index] and one["top"][0]["label"] in labels
     assert set(page.text("span")) & {"<script>alert(1)</script>", "x" * 59 + "…"}
+
+
+def test_models_that_give_no_numbers_or_have_other_names_are_refused(tmp_path):
+    config = tiny.config()
+    subject = subject_of(config)
+    subject.model.norm.gamma.assign(np.full(config.hidden_size, np.nan))
+    with pytest.raises(RunError, match="model: results are not finite"):
+        run.run([subject], pictures(1), tmp_path / "a", run.Options())
+    with pytest.raises(UserError, match="2.*5"):
+        run.run([subject_of(config, labels=("a", "b"))], pictures(1), tmp_path, run.Options())
+    assert not os.listdir(tmp_path)
 
 
 class TestCommand:

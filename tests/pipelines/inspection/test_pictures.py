@@ -91,3 +91,9 @@ def test_fixed_positions_are_not_judged():
     subject = Subject("fixed", tiny.shared_of(config), None, None)
     judged = {check.name[:9]: check.passed for check in _checks(subject, subject.twin)}
     assert judged["Positions"] is None
+
+
+def test_positions_of_few_patches_are_not_judged():
+    subject = Subject("few", tiny.shared_of(tiny.config()), None, None)
+    judged = {check.name[:9]: check.expected for check in _checks(subject, subject.twin)}
+    assert judged["Positions"] == "not judged: too few patches"
