@@ -154,6 +154,7 @@ CUDA_HEADERS = [
 CUDA_KERNEL_HEADERS = [
     "cuda/attention/forward_scalar.h",
     "cuda/attention/forward_tensor.h",
+    "cuda/attention/forward_warpgroup.h",
     "cuda/attention/attention_geometry.h",
     "cuda/attention/line.h",
     "cuda/attention/scalar_logits.h",
@@ -163,6 +164,7 @@ CUDA_KERNEL_HEADERS = [
     "cuda/attention_gradient/backward_rows.h",
     "cuda/attention_gradient/backward_scalar.h",
     "cuda/attention_gradient/backward_tensor.h",
+    "cuda/attention_gradient/backward_warpgroup.h",
     "cuda/attention_gradient/bias_gradient.h",
     "cuda/attention_gradient/logit_gradients.h",
     "cuda/device.h",
@@ -178,6 +180,8 @@ CUDA_KERNEL_HEADERS = [
     "cuda/patch_embed/tensor_product.h",
     "cuda/scalar_tiles.h",
     "cuda/tensor_tiles.h",
+    "cuda/warpgroup_products.h",
+    "cuda/warpgroup_tiles.h",
 ]
 
 # The TensorFlow ops for GPUs.

@@ -11,7 +11,7 @@ namespace vit {
 // bfloat16 and float16 with heads of up to 128 elements use tensor cores, with sums in float; the
 // weights are rounded to the type before they multiply v. Everything else is computed as float
 // (FFMA). There are no atomic operations: the same call gives the same bits. kNoKernel: kFloat64.
-// kTooLarge: more blocks than a launch can have.
+// kTooLarge: more blocks than a launch can have, or heads of more than 2^31 - 1 elements.
 CudaResult attention_forward(const AttentionForwardProblem& problem,
                              const CudaExecution& execution);
 

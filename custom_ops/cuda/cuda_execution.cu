@@ -30,6 +30,33 @@ struct DriverText {
   char text[256];
 };
 
+// A text for a GPU that there is no code for.
+struct GpuText {
+  GpuText() {
+    constexpr char kReference[] = "or use implementation=\"reference\"";
+    int device = 0, major = 0, minor = 0;
+    if (cudaGetDevice(&device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess) {
+      snprintf(text, sizeof(text),
+               "the kernels need a GPU of compute capability 8.0 or higher; use one, %s",
+               kReference);
+    } else if (major < 8) {
+      snprintf(text, sizeof(text),
+               "the kernels need a GPU of compute capability 8.0 or higher, and this one has "
+               "%d.%d; use another one, %s",
+               major, minor, kReference);
+    } else {
+      snprintf(text, sizeof(text),
+               "the ops were built without code for GPUs of compute capability %d.%d; build them "
+               "for this GPU (VIT_CUDA_ARCHS=%d%d python -m custom_ops.build_ops), %s",
+               major, minor, major, minor, kReference);
+    }
+  }
+
+  char text[256];
+};
+
 // The GPUs of `data` and of the thread; -1 if CUDA does not know the memory.
 cudaError_t find_devices(const void* data, int* of_data, int* current) {
   cudaPointerAttributes attributes;
@@ -40,6 +67,9 @@ cudaError_t find_devices(const void* data, int* of_data, int* current) {
   *of_data = is_known ? attributes.device : -1;
   return cudaGetDevice(current);
 }
+
+// Tells by its attributes for which GPU the code is that runs here.
+__global__ void code_of_this_gpu() {}
 
 }  // namespace
 
@@ -74,6 +104,23 @@ CudaResult most_shared_bytes(int64_t* bytes) {
   return static_cast<CudaResult>(error);
 }
 
+bool has_warpgroups() {
+  constexpr int kDevices = 64;
+  static std::atomic<int> known[kDevices] = {};  // 0: not asked yet; 1: no; 2: yes
+  int device = 0, major = 0, minor = 0;
+  if (cudaGetDevice(&device) != cudaSuccess || device >= kDevices) return false;
+  if (known[device] == 0) {
+    cudaFuncAttributes attributes = {};
+    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
+    // Code that the driver compiled is that for all GPUs, which does not use them.
+    const bool is_known = cudaFuncGetAttributes(&attributes, code_of_this_gpu) == cudaSuccess;
+    known[device] = major == 9 && minor == 0 && is_known && attributes.ptxVersion >= 90 ? 2 : 1;
+    cudaGetLastError();
+  }
+  return known[device] == 2;
+}
+
 CudaResult set_to_zero(void* data, int64_t bytes, const CudaExecution& execution) {
   const auto stream = static_cast<cudaStream_t>(execution.stream);
   return static_cast<CudaResult>(cudaMemsetAsync(data, 0, static_cast<size_t>(bytes), stream));
@@ -86,8 +133,12 @@ const char* error_text(CudaResult result) {
     static const DriverText driver;
     return driver.text;
   }
+  if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction) {
+    static const GpuText gpu;
+    return gpu.text;
+  }
   if (result == CudaResult::kTooLarge) {
-    return "there are more elements than one launch can have threads for; use a smaller batch or "
+    return "there are more elements than the kernels for GPUs can count; use a smaller batch or "
            "smaller images";
   }
   if (result == CudaResult::kNoKernel) {

@@ -12,7 +12,7 @@ namespace vit {
 enum class CudaResult : int {
   kOk = 0,
   kOutOfMemory = 2,  // cudaErrorMemoryAllocation
-  kTooLarge = 9,     // cudaErrorInvalidConfiguration: more blocks than a launch can have
+  kTooLarge = 9,     // cudaErrorInvalidConfiguration: more elements than kernels count
   kNoKernel = -1,    // there are no kernels for float64
 };
 
@@ -46,6 +46,9 @@ class CurrentDevice {
 // The most bytes of shared memory that a block on the current GPU of the thread may have. CUDA is
 // asked once for each GPU.
 CudaResult most_shared_bytes(int64_t* bytes);
+
+// Whether the current GPU has the products of warpgroups (capability 9.0), and code that uses them.
+bool has_warpgroups();
 
 // Writes zeros to memory of the GPU.
 CudaResult set_to_zero(void* data, int64_t bytes, const CudaExecution& execution);

@@ -39,6 +39,10 @@ using Float16 = __half;
 
 VIT_DEVICE int thread_index() { return static_cast<int>(threadIdx.x); }
 VIT_DEVICE int lane_index() { return static_cast<int>(threadIdx.x) % kWarp; }
+// The compiler knows that it is the same for all threads of a warp.
+VIT_DEVICE int warp_index() {
+  return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kWarp, 0);
+}
 VIT_DEVICE int64_t block_index() { return blockIdx.x; }
 
 // The dynamic shared memory of the block, aligned to 16 bytes.
@@ -58,6 +62,9 @@ template <class T>
 VIT_DEVICE T shuffle_xor(T value, int mask) {
   return __shfl_xor_sync(0xffffffffu, value, mask);
 }
+
+// Whether a thread of the warp passes true.
+VIT_DEVICE bool any_of_warp(bool value) { return __any_sync(0xffffffffu, value); }
 
 // The value that the thread with the number `lane` passes.
 template <class T>
@@ -129,6 +136,28 @@ VIT_DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "mem
 template <int pending>
 VIT_DEVICE void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
+}
+
+// As wait_for_copies<pending>, or for more copies.
+VIT_DEVICE void wait_for_copies(int pending) {
+  switch (pending) {
+    case 0:
+      return wait_for_copies<0>();
+    case 1:
+      return wait_for_copies<1>();
+    case 2:
+      return wait_for_copies<2>();
+    case 3:
+      return wait_for_copies<3>();
+    case 4:
+      return wait_for_copies<4>();
+    case 5:
+      return wait_for_copies<5>();
+    case 6:
+      return wait_for_copies<6>();
+    default:
+      return wait_for_copies<7>();
+  }
 }
 
 // Reads or writes kWords words, aligned to their size: 1, 2 or 4.
@@ -237,6 +266,8 @@ CudaResult launch(void (*kernel)(Parameters), const LaunchShape& shape,
 }
 
 }  // namespace vit
+
+#include "custom_ops/cuda/warpgroup_products.h"
 
 #endif  // VIT_EMULATED_GPU
 #endif  // CUSTOM_OPS_CUDA_DEVICE_H_

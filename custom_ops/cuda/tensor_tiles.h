@@ -2,6 +2,8 @@
 #ifndef CUSTOM_OPS_CUDA_TENSOR_TILES_H_
 #define CUSTOM_OPS_CUDA_TENSOR_TILES_H_
 
+#include <string.h>
+
 #include "custom_ops/cuda/device.h"
 
 namespace vit {
@@ -96,6 +98,15 @@ VIT_DEVICE void fill(const Tile<T, kRows, kColumns>& tile, const Rows<T>& from, 
 template <int kThreads, class T, int kRows, int kColumns>
 VIT_DEVICE void fill(const Tile<T, kRows, kColumns>& tile, const Rows<T>& from) {
   fill(tile, from, kThreads);
+}
+
+// Two elements times a power of two.
+template <class T>
+VIT_DEVICE uint32_t scaled_pair(uint32_t pair, float factor) {
+  static_assert(sizeof(T) == 2);
+  T elements[2];
+  memcpy(elements, &pair, sizeof pair);
+  return packed<T>(to_float(elements[0]) * factor, to_float(elements[1]) * factor);
 }
 
 // Writes two elements, at an address that is a multiple of 4 bytes.

@@ -136,7 +136,7 @@ void test_gradient_geometry() {
           expect_launchable(launch, most_shared);
         }
         const bool is_short = g.short_lines.blocks > 0;
-        EXPECT(!is_short || g.short_lines.threads == (tokens > 16 ? 128 : 32), "%d threads",
+        EXPECT(!is_short || g.short_lines.threads == (tokens + 15) / 16 * 32, "%d threads",
                g.short_lines.threads);
         EXPECT(g.delta_bytes == (is_short ? 0 : 6 * tokens * 4), "%lld bytes of delta",
                number(g.delta_bytes));
@@ -231,6 +231,18 @@ void test_bounds() {
   };
   EXPECT(!fits(whole), "2^40 parts fit");
   EXPECT(fits(one), "one part does not");
+  // Kernels count the elements of a head with int.
+  const vit::AttentionProblem head = {
+      DType::kFloat32, vit::sequence_shape(1, 1, 1, many), 1, nullptr, {}};
+  const vit::CudaExecution gpu = execution(Gpu());
+  const auto too_large = vit::CudaResult::kTooLarge;
+  EXPECT(vit::attention_forward({head, nullptr, nullptr}, gpu) == too_large, "forward");
+  EXPECT(vit::attention_backward({head, nullptr, nullptr, nullptr, nullptr}, gpu) == too_large,
+         "backward");
+  EXPECT(vit::attention_bias_gradient({head, nullptr, nullptr, nullptr, nullptr}, gpu) == too_large,
+         "the gradient of the bias");
+  EXPECT(vit::attention_taps({head, nullptr, 0, 0, nullptr, nullptr, nullptr}, gpu) == too_large,
+         "taps");
 }
 
 // Any set of outputs, and no scratch memory.
@@ -311,9 +323,62 @@ void test_out_of_memory() {
   }
 }
 
+// Every tile of a line belongs to a block, and many lines or none idle warpgroup: `launch` has
+// `lines`, and a block the shared memory of `arrays` rows of heads and `more` bytes.
+void expect_warpgroups(const vit::AttentionShape& shape, const vit::WarpgroupLines& lines,
+                       const vit::LaunchShape& launch, int most, int64_t most_shared) {
+  EXPECT(vit::is_launchable(launch, most_shared), "%lld blocks of %d threads with %lld bytes",
+         number(launch.blocks), launch.threads, number(launch.shared_bytes));
+  EXPECT(lines.rows >= shape.tokens && lines.rows % 16 == 0, "%d rows", lines.rows);
+  EXPECT(lines.tiles == (shape.tokens + 63) / 64, "%d tiles", lines.tiles);
+  EXPECT(lines.blocks * lines.tiles_per_block >= lines.tiles &&
+             (lines.blocks - 1) * lines.tiles_per_block < lines.tiles,
+         "%d blocks of %d tiles", lines.blocks, lines.tiles_per_block);
+  EXPECT(launch.blocks == shape.batch * shape.heads * lines.blocks, "%lld blocks",
+         number(launch.blocks));
+  EXPECT(launch.threads == 128 * lines.groups && lines.groups >= 1 && lines.groups <= most,
+         "%d warpgroups", lines.groups);
+}
+
+void test_warpgroup_geometry() {
+  constexpr int64_t kShared = 227 << 10;
+  for (int64_t batch : {1, 8, 64}) {
+    for (int64_t size : {8, 64, 72, 80}) {
+      // The rows that fit, and those that the gradients, which have statistics beside them, do.
+      const int64_t most = (kShared / 2 / (size <= 64 ? 64 : 80) - 1) / 2;
+      for (int64_t tokens = 1; tokens <= 1000; ++tokens) {
+        testing("warpgroups: batch %lld, %lld tokens, heads of %lld", number(batch), number(tokens),
+                number(size));
+        const vit::AttentionShape shape = vit::sequence_shape(batch, tokens, 12, size);
+        const auto forward = vit::forward_warpgroup_geometry(DType::kBfloat16, shape, kShared);
+        const auto backward = vit::backward_warpgroup_geometry(DType::kFloat16, shape, kShared);
+        EXPECT(forward.is_possible || tokens > most - 112, "forward does not fit");
+        EXPECT(!forward.is_possible || tokens <= most, "forward fits");
+        EXPECT(backward.is_possible == (tokens > 64 && tokens <= most) || tokens > most - 112,
+               "backward fits: %d", backward.is_possible);
+        if (forward.is_possible)
+          expect_warpgroups(shape, forward.lines, forward.launch, 3, kShared);
+        if (!backward.is_possible) continue;
+        expect_warpgroups(shape, backward.queries, backward.d_queries, size <= 64 ? 3 : 2, kShared);
+        expect_warpgroups(shape, backward.keys, backward.d_keys, 2, kShared);
+        EXPECT(backward.delta_bytes == batch * 12 * tokens * 4, "%lld bytes of delta",
+               number(backward.delta_bytes));
+      }
+    }
+  }
+  testing("warpgroups: other types and sizes");
+  const vit::AttentionShape shape = vit::sequence_shape(1, 65, 1, 64);
+  const vit::AttentionShape large = vit::sequence_shape(1, 65, 1, 81);
+  EXPECT(!vit::forward_warpgroup_geometry(DType::kFloat32, shape, kShared).is_possible, "float32");
+  EXPECT(!vit::backward_warpgroup_geometry(DType::kFloat32, shape, kShared).is_possible, "float32");
+  EXPECT(!vit::forward_warpgroup_geometry(DType::kBfloat16, large, kShared).is_possible, "heads");
+  EXPECT(!vit::backward_warpgroup_geometry(DType::kBfloat16, large, kShared).is_possible, "heads");
+}
+
 }  // namespace
 
 int main() {
+  test_warpgroup_geometry();
   test_outputs_of_taps();
   test_out_of_memory();
   test_float64();

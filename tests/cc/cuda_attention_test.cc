@@ -104,12 +104,42 @@ void test_shared_memory() {
   set_most_shared_bytes(kLeastSharedBytes);
 }
 
+// Lines with one and several tiles of 64 tokens, whole and not, and one and several blocks.
+void test_warpgroups() {
+  set_has_warpgroups(true);
+  set_most_shared_bytes(227 << 10);
+  int turn = 0;
+  for (int64_t tokens : {1, 7, 16, 17, 50, 63, 64, 65, 128, 144, 197}) {
+    for (int64_t size : {8, 64, 72, 80}) {
+      ++turn;
+      if (tokens > 65 && size % 16 && turn % 3) continue;
+      const DType type = turn % 2 ? DType::kBfloat16 : DType::kFloat16;
+      Random random(static_cast<uint64_t>(turn));
+      const int axis = tokens < 64 ? turn % 3 : 0;
+      // With many lines, a block takes all tiles of a line.
+      const int64_t batch = tokens == 65 && size == 64 ? 132 : 1;
+      AttentionCase problem = make(random, type, shape_of(axis, batch, tokens, 1, size));
+      set_grid(problem, 1);
+      compare<Gpu>(problem, "warpgroups", turn % 4 == 1);
+    }
+  }
+  test_scale<Gpu>();
+  test_one_key<Gpu>();
+  test_large_logits<Gpu>();
+  test_not_finite<Gpu>();
+  test_infinite_key<Gpu>();
+  test_no_elements<Gpu>();
+  set_has_warpgroups(false);
+  set_most_shared_bytes(kLeastSharedBytes);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   if (wanted(argc, argv, "sizes")) test_sizes();
   if (wanted(argc, argv, "long_lines")) test_long_lines();
   if (wanted(argc, argv, "shared_memory")) test_shared_memory();
+  if (wanted(argc, argv, "warpgroups")) test_warpgroups();
   if (wanted(argc, argv, "scale")) test_scale<Gpu>();
   if (wanted(argc, argv, "bias")) {
     test_bias<Gpu>();

@@ -9,6 +9,6 @@ int main() {
   printf("%d\n", static_cast<int>(vit::set_to_zero(&byte, 1, execution)));
   int64_t shared = 0;
   printf("%d\n", static_cast<int>(vit::most_shared_bytes(&shared)));
-  const int errors[] = {35, 222, 9, static_cast<int>(vit::CudaResult::kNoKernel), 700};
+  const int errors[] = {35, 222, 209, 98, 9, static_cast<int>(vit::CudaResult::kNoKernel), 700};
   for (int error : errors) puts(vit::error_text(static_cast<vit::CudaResult>(error)));
 }

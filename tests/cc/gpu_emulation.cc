@@ -99,6 +99,7 @@ struct Fiber {
   void* argument;
   std::vector<Copy> copies;  // started since the last group
   std::vector<std::vector<Copy>> groups;
+  std::vector<std::function<void()>> products;  // of the warp, of its first thread
   void* sanitizer_stack;
 };
 
@@ -116,6 +117,7 @@ struct Block {
 };
 Block block;
 int64_t most_shared = kLeastSharedBytes;
+bool has_warpgroups = false;
 }  // namespace
 
 int running_thread;
@@ -254,6 +256,7 @@ void expect_launchable(const vit::LaunchShape& shape, int threads) {
 }
 
 void set_most_shared_bytes(int64_t bytes) { most_shared = bytes; }
+void set_has_warpgroups(bool has) { has_warpgroups = has; }
 void set_reversed(bool reversed) { block.reversed = reversed; }
 bool is_reversed() { return block.reversed; }
 int64_t* emulated_block() { return &block.index; }
@@ -282,6 +285,17 @@ void emulated_wait(int pending) {
     arrive(groups.front());
     groups.erase(groups.begin());
   }
+}
+
+void emulated_start(const std::function<void()>& work) {
+  if (block.reversed) return work();
+  fiber(running_thread / 32 * 32).products.push_back(work);
+}
+
+void emulated_finish() {
+  auto& products = fiber(running_thread / 32 * 32).products;
+  for (const auto& work : products) work();
+  products.clear();
 }
 
 VIT_TEST_UNCHECKED void emulated_exchange(const char* name, void* argument,
@@ -320,6 +334,7 @@ void run_block(int threads, int64_t shared_bytes, bool reversed,
     own.wait = Wait::kNothing;
     own.copies.clear();
     own.groups.clear();
+    own.products.clear();
   }
   for (int ended = 0; ended < threads;) {
     for (int warp = 0; warp < threads / 32; ++warp) {
@@ -345,5 +360,7 @@ CudaResult most_shared_bytes(int64_t* bytes) {
   *bytes = vit_test::most_shared;
   return CudaResult::kOk;
 }
+
+bool has_warpgroups() { return vit_test::has_warpgroups; }
 
 }  // namespace vit

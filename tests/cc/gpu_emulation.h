@@ -51,6 +51,8 @@ bool is_reversed();
 // that of sm_86, sm_89 and sm_120, the least that there is from sm_80 on.
 constexpr int64_t kLeastSharedBytes = 99 * 1024;
 void set_most_shared_bytes(int64_t bytes);
+// Whether the GPU has the products of warpgroups; at first not.
+void set_has_warpgroups(bool has);
 
 // For the functions below, of the thread that runs.
 extern int running_thread;  // in its block
@@ -63,6 +65,11 @@ void emulated_wait(int pending);
 
 // Stops the program with a message about the kernel; arguments as for printf.
 [[noreturn]] __attribute__((format(printf, 1, 2))) void emulation_error(const char* text, ...);
+
+// Work of tensor cores of the thread that runs, which is done when it waits for it, or at once (see
+// `reversed`).
+void emulated_start(const std::function<void()>& work);
+void emulated_finish();
 
 // All threads of the warp call it; once they have, `action` runs with their arguments.
 VIT_TEST_CALLED void emulated_exchange(const char* name, void* argument,
@@ -90,6 +97,7 @@ struct Float16 { uint16_t bits; };
 
 VIT_DEVICE int thread_index() { return vit_test::running_thread; }
 VIT_DEVICE int lane_index() { return vit_test::running_thread % kWarp; }
+VIT_DEVICE int warp_index() { return vit_test::running_thread / kWarp; }
 VIT_DEVICE int64_t block_index() { return *vit_test::emulated_block(); }
 VIT_DEVICE char* shared_memory() { return vit_test::emulated_shared_memory(); }
 VIT_DEVICE void sync_block() { vit_test::emulated_sync_block(); }
@@ -119,6 +127,15 @@ T shuffled(T value, int from) {
 template <class T>
 VIT_DEVICE T shuffle_xor(T value, int mask) {
   return shuffled(value, lane_index() ^ mask);
+}
+
+VIT_DEVICE bool any_of_warp(bool value) {
+  vit_test::emulated_exchange("any_of_warp", &value, [](void* const(&lanes)[32]) {
+    bool any = false;
+    for (void* lane : lanes) any |= *static_cast<const bool*>(lane);
+    for (void* lane : lanes) *static_cast<bool*>(lane) = any;
+  });
+  return value;
 }
 
 template <class T>
@@ -212,6 +229,82 @@ VIT_DEVICE void multiply_add(const uint32_t (&a)[4], uint32_t b0, uint32_t b1, f
   vit_test::emulated_exchange("multiply_add", &product, multiply<T>);
 }
 
+// As warpgroup_products.h explains. A warp computes its own rows, so the warps of a warpgroup need
+// not wait for each other.
+constexpr bool kHasWarpgroups = true;
+
+struct SharedMatrices {
+  const char* data;
+  int k_bytes, n_bytes;
+
+  static SharedMatrices at(const void* data, int k_bytes, int n_bytes) {
+    vit_test::expect_aligned(data);
+    if (k_bytes % 16 || n_bytes % 16) vit_test::emulation_error("matrices are not aligned");
+    return {static_cast<const char*>(data), k_bytes, n_bytes};
+  }
+  SharedMatrices further(int bytes) const { return {data + bytes, k_bytes, n_bytes}; }
+};
+
+VIT_DEVICE void publish_to_products() {}
+template <int kTiles>
+VIT_DEVICE void pin(float (&)[kTiles][4]) {}
+VIT_DEVICE void begin_products() {}
+
+struct WarpProducts {
+  const uint32_t* a;
+  SharedMatrices b;
+  float (*sums)[4];
+  int columns;
+  bool of_rows, add;
+};
+
+template <class T>
+VIT_TEST_UNCHECKED void multiply_shared(const WarpProducts (&lanes)[32]) {
+  const float* values = values_of_bits<T>();
+  const WarpProducts& first = lanes[0];
+  float a[16][16];
+  for (int t = 0; t < 32; ++t) {
+    for (int i = 0; i < 8; ++i) {
+      a[t / 4 + i / 2 % 2 * 8][2 * (t % 4) + i / 4 * 8 + i % 2] =
+          values[lanes[t].a[i / 2] >> i % 2 * 16 & 0xffff];
+    }
+  }
+  for (int n = 0; n < first.columns; ++n) {
+    float b[16];
+    for (int k = 0; k < 16; ++k) {
+      const int row = first.of_rows ? k % 8 : n % 8, column = first.of_rows ? n % 8 : k % 8;
+      uint16_t bits;
+      memcpy(
+          &bits,
+          first.b.data + k / 8 * first.b.k_bytes + n / 8 * first.b.n_bytes + row * 16 + column * 2,
+          2);
+      b[k] = values[bits];
+    }
+    for (int row = 0; row < 16; ++row) {
+      float sum = 0;
+      for (int k = 0; k < 16; ++k) sum += a[row][k] * b[k];
+      const WarpProducts& lane = lanes[row % 8 * 4 + n % 8 / 2];
+      float& total = lane.sums[n / 8][row / 8 * 2 + n % 2];
+      total = lane.add ? total + sum : sum;
+    }
+  }
+}
+
+template <class T, int kColumns, bool kOfRows, int kTiles>
+VIT_DEVICE void start_products(const uint32_t (&a)[4], SharedMatrices b, float (&sums)[kTiles][4],
+                               bool add) {
+  WarpProducts own = {a, b, sums, kColumns, kOfRows, add};
+  vit_test::emulated_exchange("start_products", &own, [](void* const(&lanes)[32]) {
+    WarpProducts all[32];
+    for (int i = 0; i < 32; ++i) all[i] = *static_cast<const WarpProducts*>(lanes[i]);
+    vit_test::emulated_start([all] { multiply_shared<T>(all); });
+  });
+}
+VIT_DEVICE void wait_for_products() {
+  vit_test::emulated_exchange("wait_for_products", nullptr,
+                              [](void* const(&)[32]) { vit_test::emulated_finish(); });
+}
+
 VIT_DEVICE void copy_async(void* shared, const void* global, bool valid) {
   vit_test::expect_aligned(shared);
   vit_test::expect_aligned(global);
@@ -222,6 +315,8 @@ template <int pending>
 VIT_DEVICE void wait_for_copies() {
   vit_test::emulated_wait(pending);
 }
+
+VIT_DEVICE void wait_for_copies(int pending) { vit_test::emulated_wait(pending); }
 
 template <int kWords>
 VIT_DEVICE void load_words(const void* from, uint32_t* words) {

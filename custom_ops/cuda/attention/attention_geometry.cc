@@ -1,10 +1,16 @@
 #include "custom_ops/cuda/attention/attention_geometry.h"
 
+#ifndef VIT_G
+#define VIT_G 3
+#endif
 namespace vit {
 namespace {
 
 constexpr double kLog2E = 1.44269504088896340736;
 constexpr int kWarpSize = 32;
+// Of an H100 or H200; other large GPUs have 108 to 188. Where lines are few, a line has several
+// blocks.
+constexpr int kMultiprocessors = 132;
 
 // What the gradients, which take most shared memory, have there: five tiles of 64 rows of heads and
 // six numbers for each row.
@@ -15,6 +21,12 @@ int64_t most_tensor_bytes(int64_t head_size) {
 bool is_16_bit(DType type) { return type == DType::kBfloat16 || type == DType::kFloat16; }
 
 }  // namespace
+
+CudaResult attention_limits(const AttentionProblem& problem, int64_t* most_shared) {
+  if (problem.type == DType::kFloat64) return CudaResult::kNoKernel;
+  if (problem.shape.head_size > 0x7fffffff) return CudaResult::kTooLarge;
+  return most_shared_bytes(most_shared);
+}
 
 AttentionPath attention_path(DType type, int64_t head_size, int64_t most_shared) {
   const bool fits = head_size <= 128 && most_tensor_bytes(head_size) <= most_shared;
@@ -58,7 +70,11 @@ ForwardGeometry forward_geometry(DType type, const AttentionShape& shape, int64_
     const int size = padded_head_size(shape.head_size);
     const int per_warp = size == 128 ? 16 : 32, most = 128 / per_warp;
     const int64_t warps = ceil_divide(shape.tokens, per_warp);
-    const int64_t per_block = warps ? ceil_divide(warps, ceil_divide(warps, most)) : 1;
+    int64_t per_block = warps ? ceil_divide(warps, ceil_divide(warps, most)) : 1;
+    // Smaller blocks where there would be fewer than a GPU has multiprocessors.
+    while (per_block > 1 && lines_of(shape) * ceil_divide(warps, per_block) < kMultiprocessors) {
+      per_block = ceil_divide(per_block, 2);
+    }
     result.queries = static_cast<int>(per_block) * per_warp;
     threads = static_cast<int>(per_block) * kWarpSize;
     result.column_tiles = 1;
@@ -74,6 +90,54 @@ ForwardGeometry forward_geometry(DType type, const AttentionShape& shape, int64_
   result.query_tiles = ceil_divide(shape.tokens, result.queries);
   result.launch = {lines_of(shape) * result.query_tiles * result.column_tiles, threads, shared};
   return result;
+}
+
+int64_t line_rows(const AttentionShape& shape, WarpgroupBlocks blocks) {
+  if (shape.tokens <= 64) return ceil_divide(shape.tokens, 16) * 16;
+  const int64_t before = shape.tokens - blocks.last;
+  return blocks.last + (before > 0 ? ceil_divide(before, blocks.block) * blocks.block : 0);
+}
+
+int64_t line_bytes(const AttentionShape& shape, WarpgroupBlocks blocks) {
+  return 2 * padded_head_size(shape.head_size) / 8 * (16 * line_rows(shape, blocks) + 16);
+}
+
+WarpgroupLines warpgroup_lines(const AttentionShape& shape, WarpgroupBlocks rows, int64_t bytes,
+                               int most, int64_t most_shared) {
+  const int64_t tiles = ceil_divide(shape.tokens, 64), lines = lines_of(shape);
+  // Blocks whose shared memory a multiprocessor has, which keeps 1 KB for each.
+  const int64_t fitting = (most_shared + 1024) / (bytes + 1024);
+  WarpgroupLines best = {};
+  int64_t least = 0;
+  for (int64_t per_block = 1; per_block <= tiles; ++per_block) {
+    const int64_t per_line = ceil_divide(tiles, per_block);
+    int64_t resident = ceil_divide(lines * per_line, kMultiprocessors);
+    if (resident > fitting) resident = fitting;
+    if (resident > most) resident = most;
+    const int64_t groups = tiles == 1 ? 1 : most / resident;
+    const int64_t computing = groups < per_block ? groups : per_block;
+    // In units of a third of the time that a warpgroup takes for a tile: a block copies a line in
+    // about one.
+    const int64_t cost = ceil_divide(lines * per_line, kMultiprocessors * resident) *
+                         (1 + 3 * ceil_divide(per_block, computing));
+    if (least && cost >= least) continue;
+    least = cost;
+    best = {static_cast<int>(line_rows(shape, rows)), static_cast<int>(tiles),
+            static_cast<int>(per_block), static_cast<int>(per_line), static_cast<int>(groups)};
+  }
+  return best;
+}
+
+ForwardWarpgroupGeometry forward_warpgroup_geometry(DType type, const AttentionShape& shape,
+                                                    int64_t most_shared) {
+  ForwardWarpgroupGeometry g = {};
+  const WarpgroupBlocks blocks = shape.head_size <= 64 ? kForwardBlocks<64> : kForwardBlocks<80>;
+  const int64_t bytes = line_bytes(shape, blocks);
+  g.is_possible = is_16_bit(type) && shape.head_size <= 80 && bytes <= most_shared;
+  if (!g.is_possible) return g;
+  g.lines = warpgroup_lines(shape, blocks, bytes, shape.head_size <= 64 ? VIT_G : 3, most_shared);
+  g.launch = {lines_of(shape) * g.lines.blocks, 128 * g.lines.groups, bytes};
+  return g;
 }
 
 TapsGeometry taps_geometry(const AttentionTapsProblem& problem, int64_t most_shared) {

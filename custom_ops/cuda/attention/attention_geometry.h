@@ -3,9 +3,18 @@
 #define CUSTOM_OPS_CUDA_ATTENTION_ATTENTION_GEOMETRY_H_
 
 #include "custom_ops/cc/attention_problem.h"
+#include "custom_ops/cuda/cuda_execution.h"
 #include "custom_ops/cuda/launch.h"
 
+#ifndef VIT_BLOCK
+#define VIT_BLOCK 64
+#define VIT_LAST 80
+#endif
 namespace vit {
+
+// The bytes of shared memory that a block of the current GPU may have. kNoKernel: float64.
+// kTooLarge: heads whose size int does not count.
+CudaResult attention_limits(const AttentionProblem& problem, int64_t* most_shared);
 
 // kTensor: bfloat16 and float16 with heads of up to 128 elements, on tensor cores. kScalar: all
 // others, with the arithmetic of float (FFMA). All kernels of a problem take the same path, so that
@@ -57,6 +66,42 @@ struct ForwardGeometry {
   LaunchShape launch;           // blocks: lines, slowest, query tiles, column_tiles
 };
 ForwardGeometry forward_geometry(DType type, const AttentionShape& shape, int64_t most_shared);
+
+// How blocks of warpgroups divide lines. A block keeps the keys and values of a line in shared
+// memory, `rows` rows: the tokens, rounded up to a multiple of 16.
+struct WarpgroupLines {
+  int rows;
+  int tiles;                    // of 64 tokens of a line
+  int tiles_per_block, blocks;  // of a line
+  int groups;                   // of a block
+};
+
+// The keys (queries) that warpgroups compute together: blocks of `block`, and then `last`.
+struct WarpgroupBlocks {
+  int block, last;
+};
+template <int padded_head_size>
+constexpr WarpgroupBlocks kForwardBlocks =
+    padded_head_size == 64 ? WarpgroupBlocks{VIT_BLOCK, VIT_LAST} : WarpgroupBlocks{64, 80};
+constexpr WarpgroupBlocks kBackwardBlocks = {64, 16};
+
+// Rows of a line in shared memory, and bytes of two arrays of them.
+int64_t line_rows(const AttentionShape& shape, WarpgroupBlocks blocks);
+int64_t line_bytes(const AttentionShape& shape, WarpgroupBlocks blocks);
+
+// Divides lines among blocks with `bytes` of shared memory each, where a multiprocessor has
+// registers for `most` warpgroups.
+WarpgroupLines warpgroup_lines(const AttentionShape& shape, WarpgroupBlocks blocks, int64_t bytes,
+                               int most, int64_t most_shared);
+
+// attention_forward with warpgroups. `is_possible`: the lines fit the shared memory.
+struct ForwardWarpgroupGeometry {
+  bool is_possible;
+  WarpgroupLines lines;
+  LaunchShape launch;
+};
+ForwardWarpgroupGeometry forward_warpgroup_geometry(DType type, const AttentionShape& shape,
+                                                    int64_t most_shared);
 
 // A block of attention_taps takes 64 queries of a line. The class row alone needs only the first
 // block of each line.

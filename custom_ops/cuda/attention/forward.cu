@@ -3,7 +3,11 @@
 
 #include "custom_ops/cuda/attention/forward_scalar.h"
 #include "custom_ops/cuda/attention/forward_tensor.h"
+#include "custom_ops/cuda/attention/forward_warpgroup.h"
 
+#ifndef VIT_G
+#define VIT_G 3
+#endif
 namespace vit {
 namespace {
 
@@ -41,6 +45,28 @@ CudaResult run_tensor(const AttentionForwardProblem& problem, const ForwardGeome
 }
 
 template <class T>
+CudaResult run_warpgroup(const AttentionForwardProblem& problem,
+                         const ForwardWarpgroupGeometry& geometry, const CudaExecution& execution) {
+  const int64_t width = problem.shape.heads * problem.shape.head_size;
+  const ForwardWarpgroupParameters parameters = {problem,
+                                                 kernel_scales(problem, AttentionPath::kTensor),
+                                                 geometry.lines,
+                                                 geometry.launch.threads,
+                                                 3 * width * problem.shape.token_stride,
+                                                 width};
+  const auto start = [&](auto kernel) {
+    return launch(kernel, geometry.launch, parameters, execution);
+  };
+  const bool is_short = geometry.lines.tiles == 1;
+  if (padded_head_size(problem.shape.head_size) == 64) {
+    return is_short ? start(attention_forward_warpgroup<T, 64, true, 128, 5>)
+                    : start(attention_forward_warpgroup<T, 64, false, VIT_G * 128, 1>);
+  }
+  return is_short ? start(attention_forward_warpgroup<T, 80, true, 128, 3>)
+                  : start(attention_forward_warpgroup<T, 80, false, 384, 1>);
+}
+
+template <class T>
 CudaResult run_scalar(const AttentionForwardProblem& problem, const ForwardGeometry& geometry,
                       const CudaExecution& execution) {
   const ForwardScalarParameters parameters = {problem, kernel_scales(problem, geometry.path),
@@ -49,18 +75,31 @@ CudaResult run_scalar(const AttentionForwardProblem& problem, const ForwardGeome
   return launch(attention_forward_scalar<T>, geometry.launch, parameters, execution);
 }
 
+bool is_aligned(const AttentionForwardProblem& problem) {
+  const int64_t size = problem.shape.head_size;
+  return has_aligned_rows(problem.type, size, problem.qkv) &&
+         has_aligned_rows(problem.type, size, problem.out);
+}
+
 }  // namespace
 
 CudaResult attention_forward(const AttentionForwardProblem& problem,
                              const CudaExecution& execution) {
-  if (problem.type == DType::kFloat64) return CudaResult::kNoKernel;
   int64_t most_shared;
-  const CudaResult result = most_shared_bytes(&most_shared);
+  const CudaResult result = attention_limits(problem, &most_shared);
   if (result != CudaResult::kOk) return result;
   const ForwardGeometry geometry = forward_geometry(problem.type, problem.shape, most_shared);
   if (geometry.launch.blocks == 0) return CudaResult::kOk;
   if (!is_launchable(geometry.launch, most_shared) || problem.shape.tokens > kMaxBlocks)
     return CudaResult::kTooLarge;
+  if (has_warpgroups() && !problem.bias.data && is_aligned(problem)) {
+    const auto of_warpgroups = forward_warpgroup_geometry(problem.type, problem.shape, most_shared);
+    if (of_warpgroups.is_possible && is_launchable(of_warpgroups.launch, most_shared)) {
+      return problem.type == DType::kBfloat16
+                 ? run_warpgroup<Bfloat16>(problem, of_warpgroups, execution)
+                 : run_warpgroup<Float16>(problem, of_warpgroups, execution);
+    }
+  }
   const bool is_tensor = geometry.path == AttentionPath::kTensor;
   switch (problem.type) {
     case DType::kBfloat16:

@@ -39,12 +39,11 @@ CudaResult run(const AttentionTapsProblem& problem, const TapsGeometry& geometry
 }  // namespace
 
 CudaResult attention_taps(const AttentionTapsProblem& problem, const CudaExecution& execution) {
-  if (problem.type == DType::kFloat64) return CudaResult::kNoKernel;
+  int64_t most_shared;
+  const CudaResult result = attention_limits(problem, &most_shared);
+  if (result != CudaResult::kOk) return result;
   const bool is_wanted = problem.class_row || problem.distance || problem.entropy;
   if (!is_wanted || lines_of(problem.shape) == 0) return CudaResult::kOk;
-  int64_t most_shared;
-  const CudaResult result = most_shared_bytes(&most_shared);
-  if (result != CudaResult::kOk) return result;
   const TapsGeometry geometry = taps_geometry(problem, most_shared);
   if (geometry.launch.blocks > 0 && !is_launchable(geometry.launch, most_shared)) {
     return CudaResult::kTooLarge;

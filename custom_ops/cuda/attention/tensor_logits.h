@@ -3,20 +3,9 @@
 #ifndef CUSTOM_OPS_CUDA_ATTENTION_TENSOR_LOGITS_H_
 #define CUSTOM_OPS_CUDA_ATTENTION_TENSOR_LOGITS_H_
 
-#include <string.h>
-
 #include "custom_ops/cuda/attention/scalar_logits.h"
 
 namespace vit {
-
-// Two elements times a power of two.
-template <class T>
-VIT_DEVICE uint32_t scaled_pair(uint32_t pair, float factor) {
-  static_assert(sizeof(T) == 2);
-  T elements[2];
-  memcpy(elements, &pair, sizeof pair);
-  return packed<T>(to_float(elements[0]) * factor, to_float(elements[1]) * factor);
-}
 
 // The logits of a warp: 16 * kRowTiles queries, whose q stay in registers, and kKeys keys.
 // Of the tile of rows m, a thread holds the rows row(2 m) and row(2 m + 1), and of the keys

@@ -3,6 +3,7 @@
 
 #include "custom_ops/cuda/attention_gradient/backward_scalar.h"
 #include "custom_ops/cuda/attention_gradient/backward_tensor.h"
+#include "custom_ops/cuda/attention_gradient/backward_warpgroup.h"
 
 namespace vit {
 namespace {
@@ -35,11 +36,18 @@ CudaResult run_tensor(const AttentionGradientProblem& problem, const BackwardGeo
   const auto parameters = parameters_of(problem, geometry, delta);
   if constexpr (kHead < 128) {
     const LaunchShape& shape = geometry.short_lines;
-    if (shape.blocks && problem.shape.tokens <= kShortestTokens) {
-      return launch(short_line_gradients<T, kHead, 1>, shape, parameters, execution);
-    }
+    const auto start = [&](auto kernel) { return launch(kernel, shape, parameters, execution); };
     if (shape.blocks) {
-      return launch(short_line_gradients<T, kHead, 4>, shape, parameters, execution);
+      switch (shape.threads / 32) {
+        case 1:
+          return start(short_line_gradients<T, kHead, 1>);
+        case 2:
+          return start(short_line_gradients<T, kHead, 2>);
+        case 3:
+          return start(short_line_gradients<T, kHead, 3>);
+        default:
+          return start(short_line_gradients<T, kHead, 4>);
+      }
     }
   }
   const CudaResult result =
@@ -75,18 +83,56 @@ CudaResult run_16_bit(const AttentionGradientProblem& problem, const BackwardGeo
   }
 }
 
+template <class T, int kHead>
+CudaResult run_warpgroup(const AttentionGradientProblem& problem,
+                         const BackwardWarpgroupGeometry& geometry, void* delta,
+                         const CudaExecution& execution) {
+  const GradientParameters common = parameters_of(problem, {}, delta);
+  const auto start = [&](auto kernel, const WarpgroupLines& lines, const LaunchShape& shape) {
+    return launch(kernel, shape, BackwardWarpgroupParameters{common, lines, shape.threads},
+                  execution);
+  };
+  const CudaResult result =
+      start(query_gradients_warpgroup<T, kHead>, geometry.queries, geometry.d_queries);
+  if (result != CudaResult::kOk) return result;
+  return start(key_gradients_warpgroup<T, kHead>, geometry.keys, geometry.d_keys);
+}
+
+bool is_aligned(const AttentionGradientProblem& problem) {
+  const auto check = [&](const void* data) {
+    return has_aligned_rows(problem.type, problem.shape.head_size, data);
+  };
+  return check(problem.qkv) && check(problem.out) && check(problem.d_out) &&
+         check(problem.gradient);
+}
+
 }  // namespace
 
 CudaResult attention_backward(const AttentionGradientProblem& problem,
                               const CudaExecution& execution) {
-  if (problem.type == DType::kFloat64) return CudaResult::kNoKernel;
   int64_t most_shared;
-  const CudaResult result = most_shared_bytes(&most_shared);
+  const CudaResult result = attention_limits(problem, &most_shared);
   if (result != CudaResult::kOk) return result;
   const BackwardGeometry geometry = backward_geometry(problem.type, problem.shape, most_shared);
   if (is_empty(geometry)) return CudaResult::kOk;
   if (!is_launchable(geometry, most_shared)) return CudaResult::kTooLarge;
   void* delta = nullptr;
+  if (has_warpgroups() && !problem.bias.data && is_aligned(problem)) {
+    const auto warpgroups = backward_warpgroup_geometry(problem.type, problem.shape, most_shared);
+    if (warpgroups.is_possible) {
+      if (warpgroups.delta_bytes) {
+        delta = execution.allocate(execution.allocator, warpgroups.delta_bytes);
+        if (!delta) return CudaResult::kOutOfMemory;
+      }
+      const bool is_64 = padded_head_size(problem.shape.head_size) == 64;
+      if (problem.type == DType::kBfloat16) {
+        return is_64 ? run_warpgroup<Bfloat16, 64>(problem, warpgroups, delta, execution)
+                     : run_warpgroup<Bfloat16, 80>(problem, warpgroups, delta, execution);
+      }
+      return is_64 ? run_warpgroup<Float16, 64>(problem, warpgroups, delta, execution)
+                   : run_warpgroup<Float16, 80>(problem, warpgroups, delta, execution);
+    }
+  }
   if (geometry.delta_bytes) {
     delta = execution.allocate(execution.allocator, geometry.delta_bytes);
     if (!delta) return CudaResult::kOutOfMemory;

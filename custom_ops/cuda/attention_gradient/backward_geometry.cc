@@ -44,7 +44,7 @@ BackwardGeometry backward_geometry(DType type, const AttentionShape& shape, int6
   if (has_short_lines && shape.tokens <= kGradientTokens) {
     g.queries = kGradientTokens;
     g.query_tiles = g.key_tiles = 1;
-    const int rows = shape.tokens <= kShortestTokens ? kShortestTokens : kGradientTokens;
+    const int rows = static_cast<int>(ceil_divide(shape.tokens, 16) * 16);
     g.short_lines = {lines, rows * 2, tile_bytes(size, 5, rows) + 3 * kGradientTokens * kSumBytes};
     return g;
   }
@@ -60,6 +60,26 @@ BackwardGeometry backward_geometry(DType type, const AttentionShape& shape, int6
   const int tiles = padded_head_size(size) == 128 ? 5 : 4;
   g.d_keys = {lines * g.key_tiles, kGradientThreads,
               tile_bytes(size, tiles) + 6 * kGradientTokens * kSumBytes};
+  return g;
+}
+
+BackwardWarpgroupGeometry backward_warpgroup_geometry(DType type, const AttentionShape& shape,
+                                                      int64_t most_shared) {
+  BackwardWarpgroupGeometry g = {};
+  const int64_t statistics = 3 * kSumBytes * line_rows(shape, kBackwardBlocks);
+  g.is_possible = (type == DType::kBfloat16 || type == DType::kFloat16) && shape.head_size <= 80 &&
+                  shape.tokens > kGradientTokens &&
+                  line_bytes(shape, kBackwardBlocks) + statistics <= most_shared;
+  if (!g.is_possible) return g;
+  const auto launch = [&](WarpgroupLines& lines, int64_t bytes, int most) {
+    lines = warpgroup_lines(shape, kBackwardBlocks, bytes, most, most_shared);
+    return LaunchShape{lines_of(shape) * lines.blocks, 128 * lines.groups, bytes};
+  };
+  const bool is_small = shape.head_size <= 64;
+  g.delta_bytes = delta_bytes(shape);
+  g.d_queries = launch(g.queries, line_bytes(shape, kBackwardBlocks),
+                       is_small ? kQueryWarpgroups<64> : kQueryWarpgroups<80>);
+  g.d_keys = launch(g.keys, line_bytes(shape, kBackwardBlocks) + statistics, 2);
   return g;
 }
 

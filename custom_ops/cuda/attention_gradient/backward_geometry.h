@@ -10,9 +10,6 @@ namespace vit {
 // Threads of the kernels that use tensor cores, and tokens of their tiles in shared memory.
 constexpr int kGradientThreads = 128, kGradientTokens = 64;
 
-// Lines of up to so many tokens, those of one warp, have small blocks of their own.
-constexpr int kShortestTokens = 16;
-
 // Queries of a warp that computes d_q with tensor cores. With 32 of them an operand that is read
 // from shared memory is used twice as often as with 16; the sums of larger heads do not fit the
 // registers.
@@ -27,7 +24,8 @@ struct BackwardGeometry {
   int64_t column_tiles;                        // of 64 columns of a head, 1 on tensor cores
   LaunchShape delta, d_queries,
       d_keys;  // in this order; blocks: lines, slowest, tiles, column_tiles
-  LaunchShape short_lines;               // computes all, for lines of up to kGradientTokens
+  // Computes all, for lines of up to kGradientTokens, with a warp for 16 tokens.
+  LaunchShape short_lines;
   int64_t delta_bytes;                   // scratch: delta of every query
 };
 BackwardGeometry backward_geometry(DType type, const AttentionShape& shape, int64_t most_shared);
@@ -35,6 +33,20 @@ BackwardGeometry backward_geometry(DType type, const AttentionShape& shape, int6
 // Whether nothing must be launched; and whether all that must be can be.
 bool is_empty(const BackwardGeometry& geometry);
 bool is_launchable(const BackwardGeometry& geometry, int64_t most_shared);
+
+// The launches of attention_backward with warpgroups, in this order. `is_possible`: the lines fit
+// the shared memory.
+struct BackwardWarpgroupGeometry {
+  bool is_possible;
+  WarpgroupLines queries, keys;
+  LaunchShape d_queries, d_keys;
+  int64_t delta_bytes;  // scratch: delta of every query
+};
+// Warpgroups of the kernel of d_q that a multiprocessor has registers for; of d_k and d_v, 2.
+template <int padded_head_size>
+constexpr int kQueryWarpgroups = padded_head_size == 64 ? 3 : 2;
+BackwardWarpgroupGeometry backward_warpgroup_geometry(DType type, const AttentionShape& shape,
+                                                      int64_t most_shared);
 
 // Along a dimension of a bias: its parts, and the lines that share an element.
 struct BiasDimension {

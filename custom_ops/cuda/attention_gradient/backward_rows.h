@@ -37,6 +37,7 @@ VIT_DEVICE void write_gradient(const GradientParameters& p, const Line& line, Pa
                                int64_t token, const float (&sums)[kTiles][kHead / 8][4],
                                float factor, const Tile<T, kRows, kHead>& shared, int row) {
   const int lane = lane_index();
+  sync_warp();  // Other threads of the warp may still read these rows.
 #pragma unroll
   for (int m = 0; m < kTiles; ++m) {
 #pragma unroll

@@ -15,9 +15,11 @@ template <class T, int kHead>
 VIT_DEVICE void clear_closed_rows(const TokenTile<T, kHead>& queries,
                                   const TokenTile<T, kHead>& d_out,
                                   const TileStatistics& statistics, int rows, int threads) {
-  for (int i = thread_index(); i < rows * kHead; i += threads) {
-    if (statistics.at(1, i / kHead) != infinity()) continue;
-    *queries.at(i / kHead, i % kHead) = *d_out.at(i / kHead, i % kHead) = rounded<T>(0.0f);
+  for (int row = thread_index() / kWarp; row < rows; row += threads / kWarp) {
+    if (statistics.at(1, row) != infinity()) continue;
+    for (int i = lane_index(); i < kHead; i += kWarp) {
+      *queries.at(row, i) = *d_out.at(row, i) = rounded<T>(0.0f);
+    }
   }
   sync_block();
 }
@@ -203,7 +205,8 @@ VIT_KERNEL(kGradientThreads, 2, key_gradients, const GradientParameters p) {
 
 // Computes d_q, d_k and d_v of a line of up to 16 kWarps tokens. A block owns a line.
 template <class T, int kHead, int kWarps>
-VIT_KERNEL(kWarps* kWarp, 8 / kWarps, short_line_gradients, const GradientParameters p) {
+VIT_KERNEL(kWarps* kWarp, kWarps == 3 ? 2 : 8 / kWarps, short_line_gradients,
+           const GradientParameters p) {
   static_assert(KeyRows<T, kHead>::kKeepsValues);
   using Shared = TokenTile<T, kHead>;
   constexpr int kRows = 16 * kWarps, kThreads = kWarps * kWarp;

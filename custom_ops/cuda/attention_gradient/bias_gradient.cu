@@ -75,9 +75,8 @@ CudaResult run_16_bit(const AttentionGradientProblem& problem, const BiasGeometr
 
 CudaResult attention_bias_gradient(const AttentionGradientProblem& problem,
                                    const CudaExecution& execution) {
-  if (problem.type == DType::kFloat64) return CudaResult::kNoKernel;
   int64_t most_shared;
-  const CudaResult result = most_shared_bytes(&most_shared);
+  const CudaResult result = attention_limits(problem, &most_shared);
   if (result != CudaResult::kOk) return result;
   const BiasGeometry geometry =
       bias_geometry(problem.type, problem.shape, problem.bias, most_shared);
