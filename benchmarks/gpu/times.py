@@ -116,8 +116,9 @@ def _compare(candidates):
 def _interleaved(candidates, rounds):
     graphs, repeats = {}, {}
     for name, candidate in candidates.items():
-        _sample(lambda: candidate.run(2))
-        repeats[name] = min(200, max(1, round(SAMPLE_MS * 3 / _sample(lambda: candidate.run(3)))))
+        _sample(functools.partial(candidate.run, 2))
+        three = _sample(functools.partial(candidate.run, 3))
+        repeats[name] = min(200, max(1, round(SAMPLE_MS * 3 / three)))
         graphs[name] = candidate.captured(repeats[name])
     times = {name: [] for name in candidates}
     names = list(candidates)

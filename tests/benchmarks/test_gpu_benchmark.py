@@ -36,8 +36,8 @@ def test_every_case_has_a_name_and_every_op_and_dtype_has_cases():
 
 def test_times_cover_the_sizes_and_count_operations():
     rows = cases.timings(("attention",))
-    assert len({case.name for case in rows}) == len(rows) == 5 * 2 * 2 * 2
-    assert {case.tokens for case in rows} == {50, 197, 577, 1025, 1370}
+    assert len({case.name for case in rows}) == len(rows) == 4 * 2 * 2 * 2 * 3
+    assert {case.tokens for case in rows} == {50, 197, 257, 577}
     assert {case.size for case in rows} == {64, 80}
     forward = cases.Timing("attention", "bfloat16", "forward", 2, 10, 3, 64)
     assert forward.operations == 2 * (2 * 2 * 3 * 10 * 10 * 64)
@@ -161,7 +161,7 @@ def test_the_report_names_what_failed_and_what_was_refused(tmp_path):
         "| taps | float32 | 1 | 1 |",
         "- FAILED taps y: entropy: NaN",
         "- memcheck taps: no errors",
-        "- cudnn refuses attention forward bfloat16 N=197 d=64: too | old",
+        "- cudnn refuses attention forward bfloat16 B=332 N=197 d=64: too | old",
         "- FAILED times of z: CUDA error 700",
         "- not run: sanitizer racecheck taps: no time left",
     ):
@@ -201,6 +201,24 @@ RACES = "========= RACECHECK SUMMARY:"
 )
 def test_problems_in_the_output_of_the_sanitizer(code, text, problems):
     assert sanitizer.problems_in(code, text) == problems
+
+
+@pytest.mark.process
+def test_the_sanitizer_runs_every_tool_on_every_op_and_dtype(tmp_path):
+    program = tmp_path / "compute-sanitizer"
+    program.write_text(
+        f"#!/bin/sh\ncase $* in *racecheck*taps*) exit 9;; esac\necho '2 calls'; echo '{CLEAN}'\n"
+    )
+    program.chmod(0o755)
+    ops, said = ("attention", "taps"), []
+    rows, left = sanitizer.run(program, "m.so", ops, time.monotonic() + 60, said.append)
+    names = {f"{t} {op} {d}" for t in sanitizer.TOOLS for op in ops for d in sanitizer.DTYPES}
+    assert {row["name"] for row in rows} == names and not left and len(said) == len(names) == 16
+    assert {row["name"] for row in rows if row["problems"]} == {
+        f"racecheck taps {dtype}" for dtype in sanitizer.DTYPES
+    }
+    rows, left = sanitizer.run(program, "m.so", ops, time.monotonic(), said.append)
+    assert not rows and {*left} == names
 
 
 @pytest.mark.parametrize(
