@@ -159,6 +159,18 @@ def checks(ops=OPS, quick=False):
     return [case for group in groups.values() for case in group[:: max(1, len(group) // 4)]]
 
 
+def under_jax():
+    """The cases of the handlers for JAX: attention with a bias, and patch embedding of bytes."""
+    found = []
+    for dtype in DTYPES:
+        for tokens, size in ((50, 64), (197, 64), (65, 80), (17, 24)):
+            bias = (1, 2, tokens, tokens)
+            found.append(Attention("attention", dtype, (2, tokens), 2, size, bias))
+        for shape, patch_size, width in (((2, 35, 33, 3), 16, 64), ((3, 9, 7, 1), 3, 33)):
+            found.append(Patches("patch_embed", dtype, "uint8", shape, patch_size, width))
+    return found
+
+
 def timings(ops=OPS, quick=False):
     """All rows of the table of times; the most usual sizes first."""
     found = []
