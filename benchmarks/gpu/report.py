@@ -10,7 +10,8 @@ def summary(case, times):
     Returns:
         Dict of the case's `op`, `dtype`, `direction`, `batch`, `tokens`, `heads`, `size`;
         `systems`: name -> dict of `best_ms`, `median_ms`, `spread` (the middle half of the times
-        as a fraction of the median) and `tflops` of the best time, or of `refused`; `peer`: the
+        as a fraction of the median), and `tflops` and `gbytes` (gigabytes of inputs and outputs
+        per second) of the best time, or of `refused`; `peer`: the
         fastest other system; `best_ratio`, `median_ratio`: its times over ours, None without one.
     """
     systems = {}
@@ -25,6 +26,7 @@ def summary(case, times):
             "median_ms": median,
             "spread": (high - low) / median,
             "tflops": case.operations / best / 1e9,
+            "gbytes": case.bytes / best / 1e6,
         }
     ours = systems["ours"]
     peers = {n: x for n, x in systems.items() if n != "ours" and "best_ms" in x}
@@ -88,13 +90,13 @@ def _sanitizer(rows):
 def _times(rows):
     """A table of one op, and why implementations refuse cases."""
     peers = list(dict.fromkeys(name for row in rows for name in row["systems"] if name != "ours"))
-    head = ["case", "batch", "ours ms: best", "median", "spread", "TFLOP/s"]
+    head = ["case", "batch", "ours ms: best", "median", "spread", "TFLOP/s", "GB/s"]
     head += [f"{name} TFLOP/s" for name in peers] + ["ratio: best", "median"]
     lines = [_line(head), _line(["---"] + ["---:"] * (len(head) - 1))]
     for row in rows:
         ours = row["systems"]["ours"]
         cells = [row["name"], row["batch"], f"{ours['best_ms']:.3f}", f"{ours['median_ms']:.3f}"]
-        cells += [f"{ours['spread']:.1%}", f"{ours['tflops']:.1f}"]
+        cells += [f"{ours['spread']:.1%}", f"{ours['tflops']:.1f}", f"{ours['gbytes']:.0f}"]
         for name in peers:
             system = row["systems"].get(name, {})
             cells.append(f"{system['tflops']:.1f}" if "tflops" in system else "refused")

@@ -36,7 +36,7 @@ def test_every_case_has_a_name_and_every_op_and_dtype_has_cases():
 
 def test_times_cover_the_sizes_and_count_operations():
     rows = cases.timings(("attention",))
-    assert len({case.name for case in rows}) == len(rows) == 4 * 2 * 2 * 2 * 3
+    assert len({case.name for case in rows}) == len(rows) == 4 * 2 * 2 * 2 * 3 + 2
     assert {case.tokens for case in rows} == {50, 197, 257, 577}
     assert {case.size for case in rows} == {64, 80}
     forward = cases.Timing("attention", "bfloat16", "forward", 2, 10, 3, 64)
@@ -45,6 +45,16 @@ def test_times_cover_the_sizes_and_count_operations():
     assert backward.operations == 2.5 * forward.operations
     patches = cases.Timing("patch_embed", "float16", "forward", 2, 196, 12, 64)
     assert patches.operations == 2 * 2 * 196 * 768 * 768
+    assert patches.bytes == 2 * (2 * 224 * 224 * 3 + 2 * 196 * 768 + 768 * 768)
+    assert forward.bytes == 2 * 4 * (2 * 10 * 3 * 64) + 4 * 2 * (2 * 10 * 3)
+    assert backward.bytes - forward.bytes == 2 * 4 * (2 * 10 * 3 * 64)
+    axial = cases.Timing("axial", "bfloat16", "forward", 2, 10, 3, 64, 5, "axis=1")
+    assert (axial.operations, axial.bytes) == (5 * forward.operations, 5 * forward.bytes)
+    biased = cases.Timing("attention", "bfloat16", "backward", 2, 10, 3, 64, form="bias")
+    assert biased.bytes == backward.bytes + 2 * 4 * 3 * 10 * 10
+    [taps] = cases.timings(("taps",))
+    assert taps.operations == 2 * 8 * 12 * 197**2 * 64
+    assert {case.form for case in cases.timings(("axial",))} == {"axis=1", "axis=2"}
     assert {case.name for case in cases.timings(quick=True)} < {x.name for x in cases.timings()}
 
 
@@ -166,7 +176,7 @@ def test_the_report_names_what_failed_and_what_was_refused(tmp_path):
         "- not run: sanitizer racecheck taps: no time left",
     ):
         assert line in text.splitlines()
-    head, _, row = (line for line in text.splitlines() if line.count("|") == 12)
+    head, _, row = (line for line in text.splitlines() if line.count("|") == 13)
     assert "| flash TFLOP/s | cudnn TFLOP/s | efficient TFLOP/s | ratio: best | median |" in head
     assert re.search(r"\| refused \| [0-9.]+ \| 2.00 \| 1.20 \|$", row)
     assert command.exit_code(found) == 1
