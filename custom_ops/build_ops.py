@@ -41,6 +41,8 @@ from custom_ops.building.build_plan import (
     sources,
 )
 
+KERNELS = "cuda_kernels.json"  # beside a module of `build_cuda_module`
+
 
 @dataclasses.dataclass(frozen=True)
 class _Product:
@@ -192,6 +194,8 @@ def _build(job, cuda):
 def build_cuda_module(folder=None, say=print):
     """Compiles and links the Python module of the kernels for GPUs alone; needs no TensorFlow.
 
+    Beside it comes the file `KERNELS`, a list of the fields of each `resources.Kernel`, as JSON.
+
     Args:
         folder: where to write it, None for this package.
         say: called with a line per phase.
@@ -220,6 +224,9 @@ def build_cuda_module(folder=None, say=print):
     compiled, _ = objects.compile_units(compiler, product.units, stamp)
     files = [compiled[unit] for unit in product.units]
     objects.link(compiler, files, product.flags, product.path, stamp.parent)
+    kernels, _ = objects.kernels_in([compiled[x] for x in product.units if x.compiler])
+    text = json.dumps([dataclasses.asdict(kernel) for kernel in kernels])
+    objects.replace(product.path.with_name(KERNELS), lambda path: path.write_text(text))
     return product.path
 
 

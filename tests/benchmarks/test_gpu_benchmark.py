@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks.gpu import __main__ as command
-from benchmarks.gpu import cases, machine, processes, report, sanitizer, tolerance
+from benchmarks.gpu import cases, machine, processes, report, resource_table, sanitizer, tolerance
 from custom_ops.building.build_plan import BuildError
 
 MACHINE = {"date": "2026-01-02", "card": "NVIDIA X", "driver": "580.1", "torch": "2.9"}
@@ -211,6 +211,47 @@ RACES = "========= RACECHECK SUMMARY:"
 )
 def test_problems_in_the_output_of_the_sanitizer(code, text, problems):
     assert sanitizer.problems_in(code, text) == problems
+
+
+PTX = """.visible .entry short_lines(
+	.param .align 8 .b8 short_lines_param_0[64]
+)
+.maxntid 128
+.minnctapersm 4
+{
+}
+.entry old(.param .u64 old_param_0)
+.maxntid 256, 1, 1
+{
+}
+.entry no_bounds(
+)
+{
+}
+"""
+
+
+def test_the_resources_of_kernels_give_their_occupancy(tmp_path, monkeypatch):
+    assert resource_table.threads_of(PTX) == {"short_lines": 128, "old": 256}
+    # 65536 registers are 4 blocks of 128 threads with 128 each; 129 take 136 of each thread.
+    for registers, threads, arch, expected in (
+        (128, 128, "90a", 16 / 64),
+        (129, 128, "80", 12 / 64),
+        (16, 1024, "90a", 1.0),
+        (16, 1024, "86", 32 / 48),
+        (168, 384, "90a", 12 / 64),
+    ):
+        assert resource_table.occupancy(registers, threads, arch) == expected
+    kernel = {"arch": "90a", "registers": 128, "shared": 0, "spilled": 0}
+    tuned = "query_gradients<__nv_bfloat16, 80, 4>"
+    kernels = [kernel | {"name": "copy<float, 64>", "spilled": 8}, kernel | {"name": tuned}]
+    kernels.append(kernel | {"name": "forward<__half, 64>", "spilled": 12})
+    (tmp_path / "cuda_kernels.json").write_text(json.dumps(kernels))
+    monkeypatch.setattr(resource_table, "threads_of", lambda ptx: {tuned: 128})
+    rows = resource_table.rows(tmp_path / "module.so", tmp_path / "nvcc")
+    assert [row["name"] for row in rows] == ["forward<__half, 64>", tuned, "copy<float, 64>"]
+    assert [row["occupancy"] for row in rows] == [None, 0.25, None]
+    assert [row["problems"] for row in rows] == [["12 bytes of registers are spilled"], [], []]
 
 
 @pytest.mark.process
