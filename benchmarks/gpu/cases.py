@@ -185,6 +185,15 @@ def checks(ops=OPS, quick=False):
     return [case for group in groups.values() for case in group[:: max(1, len(group) // 4)]]
 
 
+def through_ptx(ops=OPS):
+    """Of `checks`, the first of each op in bfloat16 and in float32, which reach most kernels."""
+    groups = {}
+    for case in checks(ops, quick=True):
+        if case.dtype in ("bfloat16", "float32"):
+            groups.setdefault((case.op, case.dtype), []).append(case)
+    return [case for group in groups.values() for case in group[:2]]
+
+
 def under_jax():
     """The cases of the handlers for JAX: attention with a bias, and patch embedding of bytes."""
     found = []

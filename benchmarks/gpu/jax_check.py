@@ -159,6 +159,11 @@ def main():
     request = json.loads(sys.stdin.readline())
     # Products of float32 in float32, not in TF32.
     jax.config.update("jax_default_matmul_precision", "highest")
+    if request["platform"] == "CUDA" and jax.default_backend() != "gpu":
+        for name in request["names"]:
+            skipped = f"JAX {jax.__version__} finds no GPU"
+            print(json.dumps({"name": name, "problems": [], "skipped": skipped}), flush=True)
+        return
     register(request["module"], request["platform"])
     assert "tensorflow" not in sys.modules
     by_name = {case.name: case for case in cases.under_jax()}

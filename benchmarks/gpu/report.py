@@ -44,20 +44,24 @@ def markdown(found):
     """The report of a run.
 
     Args:
-        found: dict of `machine` (dict of texts), `checks`, `sanitizer` and `times`, each a list of
-            dicts (`__main__.Results`), and `not_run`, a list of texts.
+        found: dict of `machine` (dict of texts), of each of `phases.NAMES` (its rows, a list of
+            dicts), and of `not_run`, a list of texts.
     """
     machine = found["machine"]
     lines = [
         f"{machine['date']}, {machine['card']}, driver {machine['driver']}, PyTorch "
-        f"{machine['torch']}, {machine['nvcc']}",
+        f"{machine['torch']}, {machine['nvcc']}; TF32 is off",
         "",
     ]
     lines += _checks(found["checks"]) + _sanitizer(found["sanitizer"])
+    for name, what in (("jax", "under JAX, without TensorFlow"), ("ptx", "compiled from PTX")):
+        lines += _others(found[name], what)
     for op in dict.fromkeys(row["op"] for row in found["times"] if "systems" in row):
         lines += _times([row for row in found["times"] if row["op"] == op and "systems" in row])
     failed = [row for row in found["times"] if "systems" not in row]
     lines += [f"- FAILED times of {row['name']}: {'; '.join(row['problems'])}" for row in failed]
+    lines += [""] * bool(failed)
+    lines += _table(found["ncu"], _PROFILE) + _table(found["resources"], _RESOURCES)
     lines += [f"- not run: {text}" for text in found["not_run"]]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -110,6 +114,41 @@ def _times(rows):
                 reasons.setdefault((name, system["refused"]), []).append(row["name"])
     lines += ["", *(f"- {n} refuses {', '.join(x)}: {why}" for (n, why), x in reasons.items())]
     return lines + [""] * bool(reasons)
+
+
+def _others(rows, what):
+    """Checks of another kind, in a line."""
+    if not rows:
+        return []
+    wrong = [row for row in rows if row["problems"]]
+    lines = [f"- {what}: {len(rows) - len(wrong)} right, {len(wrong)} wrong"]
+    lines += [f"- FAILED {what}, {row['name']}: {'; '.join(row['problems'])}" for row in wrong]
+    return [*lines, ""]
+
+
+def _table(rows, columns):
+    """A table of the rows with numbers, after what failed."""
+    lines = [f"- FAILED {row['name']}: {'; '.join(row['problems'])}" for row in rows]
+    lines = [line for line, row in zip(lines, rows, strict=True) if row["problems"]]
+    lines += [""] * bool(lines)
+    rows = [row for row in rows if "threads" in row]
+    if not rows:
+        return lines
+    lines += [_line(columns), _line(["---"] + ["---:"] * (len(columns) - 1))]
+    for row in rows:
+        cells = [row.get(key) for key in columns.values()]
+        texts = [f"{x:.3g}" if isinstance(x, float) else "-" if x is None else x for x in cells]
+        lines.append(_line(texts))
+    return [*lines, ""]
+
+
+# Head -> key of a row.
+_PROFILE = {"launch of Nsight Compute": "name", "blocks": "blocks", "threads": "threads"}
+_PROFILE |= {"us": "microseconds", "registers": "registers", "tensor cores %": "tensor_percent"}
+_PROFILE |= {"compute %": "compute_percent", "memory %": "memory_percent"}
+_PROFILE |= {"occupancy %": "occupancy_percent"}
+_RESOURCES = {"kernel": "name", "for": "arch", "threads": "threads", "registers": "registers"}
+_RESOURCES |= {"shared bytes": "shared", "spilled bytes": "spilled", "occupancy": "occupancy"}
 
 
 def _line(cells):

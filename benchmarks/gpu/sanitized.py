@@ -1,4 +1,4 @@
-"""Runs every kernel once on small shapes, for compute-sanitizer.
+"""Runs every kernel once on small shapes, for compute-sanitizer, or attention for Nsight Compute.
 
 `python -m benchmarks.gpu.sanitized MODULE OP DTYPE`. It uses the driver of CUDA alone: under the
 sanitizer PyTorch would take minutes, and its allocator would hide reads behind the end of a tensor.
@@ -100,6 +100,17 @@ class Calls:
                 if bias:
                     d_bias = self._output(shape, "float32")
                     self._run(problem.bias_gradient, out, statistics, d_out, d_bias)
+
+    def large_attention(self, dtype):
+        """Batches that fill a card, for Nsight Compute."""
+        for batch, tokens, heads, size in ((64, 197, 12, 64), (64, 50, 12, 64), (64, 197, 16, 80)):
+            qkv = self._given((batch, tokens, 3 * heads * size), dtype)
+            out = self._output((batch, tokens, heads * size), dtype)
+            statistics = self._output((batch, heads, 2, tokens), "float32")
+            problem = self._module.Attention(qkv, heads)
+            self._run(problem.forward, out, statistics)
+            d_qkv = self._output((batch, tokens, 3 * heads * size), dtype)
+            self._run(problem.gradient, out, statistics, out, d_qkv)
 
     def axial(self, dtype):
         self.attention(dtype, 1)

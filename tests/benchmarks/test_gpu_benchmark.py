@@ -11,7 +11,17 @@ import numpy as np
 import pytest
 
 from benchmarks.gpu import __main__ as command
-from benchmarks.gpu import cases, machine, processes, report, resource_table, sanitizer, tolerance
+from benchmarks.gpu import (
+    cases,
+    machine,
+    phases,
+    processes,
+    profile,
+    report,
+    resource_table,
+    sanitizer,
+    tolerance,
+)
 from custom_ops.building.build_plan import BuildError
 
 MACHINE = {"date": "2026-01-02", "card": "NVIDIA X", "driver": "580.1", "torch": "2.9"}
@@ -151,8 +161,46 @@ def test_a_row_has_times_rates_and_ratios():
     assert alone["peer"] is alone["best_ratio"] is alone["median_ratio"] is None
 
 
+KERNEL = {"arch": "90a", "registers": 128, "shared": 0, "spilled": 0}
+NCU = """==PROF== Disconnected from process 13
+[13] python3.12@127.0.0.1
+  void k<__nv_bfloat16, 64>(vit::Parameters) (1536, 1, 1)x(128, 1, 1), Context 1, Stream 7, CC 9.0
+    Duration                         ms         1.36
+    Compute (SM) Throughput           %        37.25
+    sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active            %        41.50
+    Registers Per Thread             register/thread             245
+    Achieved Occupancy                        %        11.94
+  one_more(int, float *) (8, 1, 1)x(64, 1, 1), Context 1, Stream 7, Device 0, CC 9.0
+    Duration                         us     1,024.50
+"""
+
+
+def test_launches_are_read_from_a_report_of_nsight_compute():
+    first, second = profile.parse(NCU)
+    assert first["name"] == "k<__nv_bfloat16, 64>" and first["microseconds"] == 1360
+    assert (first["tensor_percent"], first["occupancy_percent"]) == (41.5, 11.94)
+    assert (second["name"], second["microseconds"]) == ("one_more", 1024.5)
+    assert (second["blocks"], second["threads"]) == (8, 64) and "registers" not in second
+    assert profile.parse("==ERROR== ERR_NVGPUCTRPERM") == []
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("known", [True, False])
+def test_a_metric_that_ncu_does_not_know_is_left_out(tmp_path, known):
+    program = tmp_path / "ncu"
+    (tmp_path / "report").write_text(NCU)
+    line = "true" if known else "case $* in *--metrics*) echo '==ERROR== no metric'; exit 1;; esac"
+    program.write_text(f"#!/bin/sh\n{line}\ncat {tmp_path}/report\n")
+    program.chmod(0o755)
+    rows = profile.run(str(program), "module.so", tmp_path / "ncu.txt", 20)
+    assert len(rows) == 2 and (tmp_path / "ncu.txt").read_text() == NCU
+    (tmp_path / "report").write_text("==ERROR== ERR_NVGPUCTRPERM: no permission\n")
+    [row] = profile.run(str(program), "module.so", tmp_path / "ncu.txt", 20)
+    assert row["problems"] == ["ERR_NVGPUCTRPERM: no permission"]
+
+
 def results(**others):
-    return {"machine": MACHINE, "checks": [], "sanitizer": [], "times": [], "not_run": []} | others
+    return {"machine": MACHINE, **{name: [] for name in phases.NAMES}, "not_run": []} | others
 
 
 def test_the_report_names_what_failed_and_what_was_refused(tmp_path):
@@ -162,12 +210,29 @@ def test_the_report_names_what_failed_and_what_was_refused(tmp_path):
         sanitizer=[{"name": "memcheck taps", "problems": []}],
         times=[timed_row(), {"name": "z", "op": "attention", "problems": ["CUDA error 700"]}],
         not_run=["sanitizer racecheck taps: no time left"],
+        jax=[check, check | {"name": "jax y", "problems": ["tokens: NaN"]}],
+        ptx=[check],
+        resources=[
+            resource_table.row(KERNEL | {"name": "k<__half, 64>", "spilled": 4}, 128),
+            resource_table.row(KERNEL | {"name": "copy"}, None),
+        ],
+        ncu=[*profile.parse(NCU), {"name": "ncu", "problems": ["no permission"]}],
     )
     command.write(tmp_path, found)
     assert json.loads((tmp_path / "results.json").read_text()) == found
     text = (tmp_path / "results.md").read_text()
-    assert text.startswith("2026-01-02, NVIDIA X, driver 580.1, PyTorch 2.9, nvcc V13.0.88\n")
+    assert text.startswith(
+        "2026-01-02, NVIDIA X, driver 580.1, PyTorch 2.9, nvcc V13.0.88; TF32 is off\n"
+    )
     for line in (
+        "- under JAX, without TensorFlow: 1 right, 1 wrong",
+        "- FAILED under JAX, without TensorFlow, jax y: tokens: NaN",
+        "- compiled from PTX: 1 right, 0 wrong",
+        "- FAILED k<__half, 64>: 4 bytes of registers are spilled",
+        "| k<__half, 64> | 90a | 128 | 128 | 0 | 4 | 0.25 |",
+        "| copy | 90a | - | 128 | 0 | 0 | - |",
+        "| k<__nv_bfloat16, 64> | 1536 | 128 | 1.36e+03 | 245 | 41.5 | 37.2 | - | 11.9 |",
+        "- FAILED ncu: no permission",
         "| taps | float32 | 1 | 1 |",
         "- FAILED taps y: entropy: NaN",
         "- memcheck taps: no errors",
@@ -242,10 +307,9 @@ def test_the_resources_of_kernels_give_their_occupancy(tmp_path, monkeypatch):
         (168, 384, "90a", 12 / 64),
     ):
         assert resource_table.occupancy(registers, threads, arch) == expected
-    kernel = {"arch": "90a", "registers": 128, "shared": 0, "spilled": 0}
     tuned = "query_gradients<__nv_bfloat16, 80, 4>"
-    kernels = [kernel | {"name": "copy<float, 64>", "spilled": 8}, kernel | {"name": tuned}]
-    kernels.append(kernel | {"name": "forward<__half, 64>", "spilled": 12})
+    kernels = [KERNEL | {"name": "copy<float, 64>", "spilled": 8}, KERNEL | {"name": tuned}]
+    kernels.append(KERNEL | {"name": "forward<__half, 64>", "spilled": 12})
     (tmp_path / "cuda_kernels.json").write_text(json.dumps(kernels))
     monkeypatch.setattr(resource_table, "threads_of", lambda ptx: {tuned: 128})
     rows = resource_table.rows(tmp_path / "module.so", tmp_path / "nvcc")
@@ -320,7 +384,7 @@ def test_the_command_builds_checks_and_times(monkeypatch, tmp_path, capsys):
             raise BuildError("nvcc fails")
         return "/module.so"
 
-    def run_cases(wanted, request, deadline, say, workers=1):
+    def run_cases(wanted, request, deadline, say, workers=1, command=None):
         assert request["module"] == "/module.so"
         done = [
             {"name": case.name, "op": case.op, "dtype": case.dtype, "problems": []}
@@ -334,6 +398,10 @@ def test_the_command_builds_checks_and_times(monkeypatch, tmp_path, capsys):
 
     monkeypatch.setattr(machine, "describe", lambda: dict(MACHINE))
     monkeypatch.setattr(sanitizer, "find", lambda nvcc: None)
+    monkeypatch.setattr(profile, "find", lambda nvcc: None)
+    monkeypatch.setattr(phases.importlib.util, "find_spec", lambda name: None)
+    ptx = {"name": "ptx", "problems": []}
+    monkeypatch.setitem(phases.TOGETHER, "ptx", lambda run: run.found["ptx"].append(ptx))
     monkeypatch.setattr(command.build_ops, "build_cuda_module", build, raising=False)
     flags = ["--output", str(tmp_path), "--rounds", "3"]
     fails = False
@@ -353,5 +421,8 @@ def test_the_command_builds_checks_and_times(monkeypatch, tmp_path, capsys):
         if not fails:
             text = (tmp_path / "results.md").read_text()
             assert "not run: sanitizer: there is no compute-sanitizer" in text and text in told.out
+            assert "not run: jax: " in text and "not run: ncu: there is no ncu" in text
+            assert "not run: resources: the module was not built by this" in text
+            assert "- compiled from PTX: 1 right, 0 wrong" in text
             assert "not run: checks of 1 cases, " in text and "| efficient TFLOP/s |" in text
             assert ("needs 32 GiB" in text) == ("skipped" in answer)
