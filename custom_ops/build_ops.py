@@ -251,7 +251,7 @@ def build_jax_library(platform, folder, say=print, include=None):
     compiler, version = find_compiler(), f"headers in {include}"
     if include is None:
         found = importlib.util.find_spec("jaxlib")
-        if found is None:
+        if found is None or not found.submodule_search_locations:
             raise BuildError(f"The handlers for JAX need jaxlib: {sys.executable} has none.")
         include = pathlib.Path(found.submodule_search_locations[0]) / "include"
         version = f"jaxlib {importlib.metadata.version('jaxlib')}"
