@@ -34,11 +34,14 @@ from custom_ops.building.build_plan import (
     Unit,
     find_compiler,
     isas,
+    jax_units,
     plan,
     probe,
     source_hash,
     sources,
 )
+
+KERNELS = "cuda_kernels.json"  # beside a module of `build_cuda_module`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,6 +194,8 @@ def _build(job, cuda):
 def build_cuda_module(folder=None, say=print):
     """Compiles and links the Python module of the kernels for GPUs alone; needs no TensorFlow.
 
+    Beside it comes the file `KERNELS`, a list of the fields of each `resources.Kernel`, as JSON.
+
     Args:
         folder: where to write it, None for this package.
         say: called with a line per phase.
@@ -219,7 +224,47 @@ def build_cuda_module(folder=None, say=print):
     compiled, _ = objects.compile_units(compiler, product.units, stamp)
     files = [compiled[unit] for unit in product.units]
     objects.link(compiler, files, product.flags, product.path, stamp.parent)
+    kernels, _ = objects.kernels_in([compiled[x] for x in product.units if x.compiler])
+    text = json.dumps([dataclasses.asdict(kernel) for kernel in kernels])
+    objects.replace(product.path.with_name(KERNELS), lambda path: path.write_text(text))
     return product.path
+
+
+def build_jax_library(platform, folder, say=print, include=None):
+    """Compiles and links the XLA handlers of the ops for JAX; needs no TensorFlow.
+
+    The library has one function, `vit_ops_handler(name)`, which returns the address of the handler
+    of the op of this name, such as "VitAttention", or null. `jax.ffi.register_ffi_target` takes it.
+
+    Args:
+        platform: "cpu" or "CUDA", as JAX names it.
+        folder: where to write the library.
+        say: called with a line per phase.
+        include: folder of the headers of XLA's FFI, None for that of the installed jaxlib.
+
+    Returns:
+        The path written.
+
+    Raises:
+        BuildError: if there is no jaxlib, for "CUDA" no CUDA toolkit, or a compiler fails.
+    """
+    compiler, version = find_compiler(), f"headers in {include}"
+    if include is None:
+        found = importlib.util.find_spec("jaxlib")
+        if found is None or not found.submodule_search_locations:
+            raise BuildError(f"The handlers for JAX need jaxlib: {sys.executable} has none.")
+        include = pathlib.Path(found.submodule_search_locations[0]) / "include"
+        version = f"jaxlib {importlib.metadata.version('jaxlib')}"
+    cuda = _find_cuda(compiler, say) if platform == "CUDA" else None
+    if isinstance(cuda, str):
+        raise BuildError(f"The handlers for JAX on GPUs need nvcc, but {cuda}: set CUDA_HOME.")
+    units = jax_units(include, version, compiler, cuda)
+    stamp = _write_stamp(objects.cache(), {}, compiler, cuda)
+    compiled, _ = objects.compile_units(compiler, units, stamp)
+    path = pathlib.Path(folder) / f"_vit_jax_{platform.lower()}.so"
+    flags = (*sources()["OP_LINKOPTS"], *(cuda.link if cuda else ("-lpthread",)))
+    objects.link(compiler, [compiled[unit] for unit in units], flags, path, stamp.parent)
+    return path
 
 
 def _find_cuda(compiler, say):

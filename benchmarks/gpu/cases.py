@@ -109,11 +109,13 @@ class Timing:
     """A row of the table of times.
 
     Attributes:
-        op: "attention" or "patch_embed".
+        op: one of `OPS`.
         dtype: "bfloat16" or "float16".
         direction: "forward" or "backward".
-        tokens, heads, size: of attention.
         batch: images in a batch.
+        tokens, heads, size: of attention.
+        lines: for axial attention the lines, of `tokens` each, that are attended along.
+        form: "bias" for attention with a bias `[H, N, N]`; "axis=1" or "axis=2"; else "".
     """
 
     op: str
@@ -123,24 +125,48 @@ class Timing:
     tokens: int
     heads: int
     size: int
+    lines: int = 1
+    form: str = ""
 
     @property
     def name(self):
         what = f"{self.op} {self.direction} {self.dtype} B={self.batch} N={self.tokens}"
-        return f"{what} d={self.size}" if self.op == "attention" else what
+        if self.op == "patch_embed":
+            return what
+        lines = f" lines={self.lines}" if self.op == "axial" else ""
+        return f"{what} d={self.size}{lines} {self.form}".rstrip()
 
     @property
     def operations(self):
         """Multiplications and additions: 4 B H N^2 d forward, 2.5 times that backward.
 
+        Taps have the products of queries and keys alone, 2 B H N^2 d.
         A patch embedding has 2 B N 768 D forward, for patches of 16 x 16 x 3; its gradient of the
         kernel has as many.
         """
         width = self.heads * self.size
         if self.op == "patch_embed":
             return 2 * self.batch * self.tokens * 768 * width
-        forward = 4 * self.batch * self.tokens**2 * width
+        forward = 4 * self.batch * self.lines * self.tokens**2 * width
+        if self.op == "taps":
+            return forward // 2
         return forward * (2.5 if self.direction == "backward" else 1)
+
+    @property
+    def bytes(self):
+        """Bytes of all inputs and outputs, each read or written once."""
+        width, rows = self.heads * self.size, self.batch * self.lines * self.tokens
+        if self.op == "patch_embed":
+            # Images, tokens, and the kernel or its gradient.
+            return 2 * (self.batch * 224 * 224 * 3 + rows * width + 768 * width)
+        statistics = 4 * 2 * rows * self.heads
+        if self.op == "taps":
+            # Queries, keys and the row of the class token.
+            return 2 * 2 * rows * width + statistics + 4 * rows * self.heads
+        # qkv and out; backward also their gradients.
+        backward = self.direction == "backward"
+        bias = 4 * self.heads * self.tokens**2 * (1 + backward) if self.form == "bias" else 0
+        return 2 * rows * width * (8 if backward else 4) + statistics + bias
 
 
 def checks(ops=OPS, quick=False):
@@ -159,6 +185,27 @@ def checks(ops=OPS, quick=False):
     return [case for group in groups.values() for case in group[:: max(1, len(group) // 4)]]
 
 
+def through_ptx(ops=OPS):
+    """Of `checks`, the first of each op in bfloat16 and in float32, which reach most kernels."""
+    groups = {}
+    for case in checks(ops, quick=True):
+        if case.dtype in ("bfloat16", "float32"):
+            groups.setdefault((case.op, case.dtype), []).append(case)
+    return [case for group in groups.values() for case in group[:2]]
+
+
+def under_jax():
+    """The cases of the handlers for JAX: attention with a bias, and patch embedding of bytes."""
+    found = []
+    for dtype in DTYPES:
+        for tokens, size in ((50, 64), (197, 64), (65, 80), (17, 24)):
+            bias = (1, 2, tokens, tokens)
+            found.append(Attention("attention", dtype, (2, tokens), 2, size, bias))
+        for shape, patch_size, width in (((2, 35, 33, 3), 16, 64), ((3, 9, 7, 1), 3, 33)):
+            found.append(Patches("patch_embed", dtype, "uint8", shape, patch_size, width))
+    return found
+
+
 def timings(ops=OPS, quick=False):
     """All rows of the table of times; the most usual sizes first."""
     found = []
@@ -173,6 +220,15 @@ def timings(ops=OPS, quick=False):
             )
             for direction in ("forward", "backward")
         ]
+    more = [("attention", 197, 12, 64, 1, "bias")]
+    # Rows and columns of the patches of ViT-B/16, and of the first stage of an axial ResNet.
+    for lines, heads, size in ((14, 12, 64), (56, 8, 16)):
+        more += [("axial", lines, heads, size, lines, f"axis={axis}") for axis in (1, 2)]
+    for op, *sizes in more[: 2 if quick else None]:
+        for direction in ("forward", "backward") if op in ops else ():
+            found.append(Timing(op, "bfloat16", direction, 8, *sizes))
+    if "taps" in ops:
+        found.append(Timing("taps", "bfloat16", "forward", 8, 197, 12, 64))
     if "patch_embed" in ops:
         for dtype in ("bfloat16",) if quick else ("bfloat16", "float16"):
             for direction in ("forward", "backward"):

@@ -1,6 +1,6 @@
-"""Runs every kernel once on small shapes, for compute-sanitizer.
+"""Runs every kernel once on small shapes, for compute-sanitizer, or attention for Nsight Compute.
 
-`python -m benchmarks.gpu.sanitized MODULE OP...`. It uses the driver of CUDA alone: under the
+`python -m benchmarks.gpu.sanitized MODULE OP DTYPE`. It uses the driver of CUDA alone: under the
 sanitizer PyTorch would take minutes, and its allocator would hide reads behind the end of a tensor.
 Results are not checked here. Prints the number of calls; exits with 1 if a call fails.
 """
@@ -12,9 +12,21 @@ import numpy as np
 
 from benchmarks.gpu.worker import load_module
 
-_DTYPES = {"bfloat16": 2, "float16": 2, "float32": 4}
-# (batch, tokens, heads, head size): around tiles of 64 and 128, and the sizes that are tuned.
-_ATTENTION = ((2, 50, 2, 64), (1, 65, 1, 80), (1, 197, 1, 64), (2, 17, 3, 20), (1, 1, 1, 1))
+_SIZES = {"bfloat16": 2, "float32": 4}
+# (batch, tokens, heads, head size, whether with biases too): the fewest that reach each kernel.
+_ATTENTION = (
+    (1, 50, 2, 64, True),
+    (1, 65, 1, 80, True),
+    (2, 17, 3, 20, True),
+    (1, 50, 1, 80, False),
+    (1, 100, 1, 64, False),
+    (1, 197, 1, 64, False),
+    (1, 197, 1, 80, False),
+    (1, 1, 1, 1, False),
+)
+# Lines of a grid differ from a sequence in the strides alone.
+_AXIAL = ((1, 50, 1, 64, True), (1, 65, 1, 80, False), (2, 17, 2, 20, True))
+_TAPS = ((1, 50, 2, 64), (1, 65, 1, 80), (1, 197, 1, 64), (2, 17, 3, 20), (1, 1, 1, 1))
 _PATCHES = (((2, 35, 33, 3), 16, 40), ((2, 9, 7, 1), 3, 33), ((1, 4, 3, 3), 1, 130))
 
 
@@ -72,13 +84,14 @@ class Calls:
         self._execution = module.Execution(0, self._driver.allocate)
 
     def attention(self, dtype, axis=None):
-        for batch, tokens, heads, size in _ATTENTION:
+        for batch, tokens, heads, size, biased in _ATTENTION if axis is None else _AXIAL:
             outer = {None: (batch, tokens), 1: (batch, tokens, 3), 2: (batch, 3, tokens)}[axis]
             lines = () if axis is None else (3,)
             qkv = self._given((*outer, 3 * heads * size), dtype)
             out, d_out = (self._given((*outer, heads * size), dtype) for _ in range(2))
             statistics = self._output((batch, *lines, heads, 2, tokens), "float32")
-            for shape in (None, (heads, tokens, tokens), (batch, *[1] * len(lines), 1, tokens, 1)):
+            biases = (heads, tokens, tokens), (batch, *[1] * len(lines), 1, tokens, 1)
+            for shape in (None, *(biases if biased else ())):
                 bias = shape and self._given(shape, "float32")
                 problem = self._module.Attention(qkv, heads, bias=bias, axis=axis)
                 self._run(problem.forward, out, statistics)
@@ -88,12 +101,23 @@ class Calls:
                     d_bias = self._output(shape, "float32")
                     self._run(problem.bias_gradient, out, statistics, d_out, d_bias)
 
+    def large_attention(self, dtype):
+        """Batches that fill a card, for Nsight Compute."""
+        for batch, tokens, heads, size in ((64, 197, 12, 64), (64, 50, 12, 64), (64, 197, 16, 80)):
+            qkv = self._given((batch, tokens, 3 * heads * size), dtype)
+            out = self._output((batch, tokens, heads * size), dtype)
+            statistics = self._output((batch, heads, 2, tokens), "float32")
+            problem = self._module.Attention(qkv, heads)
+            self._run(problem.forward, out, statistics)
+            d_qkv = self._output((batch, tokens, 3 * heads * size), dtype)
+            self._run(problem.gradient, out, statistics, out, d_qkv)
+
     def axial(self, dtype):
         self.attention(dtype, 1)
         self.attention(dtype, 2)
 
     def taps(self, dtype):
-        for batch, tokens, heads, size in _ATTENTION:
+        for batch, tokens, heads, size in _TAPS:
             qkv = self._given((batch, tokens, 3 * heads * size), dtype)
             out = self._output((batch, tokens, heads * size), dtype)
             statistics = self._output((batch, heads, 2, tokens), "float32")
@@ -144,22 +168,20 @@ class Calls:
         return self._module.Array(address, list(shape), dtype)
 
     def _output(self, shape, dtype):
-        address = self._driver.allocate(int(np.prod(shape)) * _DTYPES[dtype])
+        address = self._driver.allocate(int(np.prod(shape)) * _SIZES[dtype])
         return self._module.Array(address, list(shape), dtype)
 
 
 def main():
-    path, *ops = sys.argv[1:]
-    calls, failed = Calls(load_module(path)), 0
-    for dtype in _DTYPES:
-        for op in ops:
-            try:
-                getattr(calls, op)(dtype)
-            except Exception as error:
-                failed += 1
-                print(f"{op} {dtype}: {type(error).__name__}: {error}", flush=True)
+    path, op, dtype = sys.argv[1:]
+    calls, failed = Calls(load_module(path)), False
+    try:
+        getattr(calls, op)(dtype)
+    except Exception as error:
+        failed = True
+        print(f"{op} {dtype}: {type(error).__name__}: {error}", flush=True)
     print(f"{calls.count} calls")
-    sys.exit(1 if failed else 0)
+    sys.exit(failed)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
-"""Runs compute-sanitizer over the kernels: memcheck and racecheck, an op at a time."""
+"""Runs the tools of compute-sanitizer over the kernels, several processes at a time."""
 
+import concurrent.futures
+import os
 import pathlib
 import re
 import shutil
@@ -9,7 +11,10 @@ import time
 
 from tests.checkout import ROOT
 
-TOOLS = ("memcheck", "racecheck")
+# The one that takes longest first.
+TOOLS = ("racecheck", "initcheck", "memcheck", "synccheck")
+# float16 runs the code of bfloat16.
+DTYPES = ("bfloat16", "float32")
 # Exit code of the sanitizer if it found an error; `sanitized` itself exits with 1.
 FOUND = 9
 # Most seconds of one run.
@@ -23,7 +28,7 @@ def find(nvcc):
 
 
 def run(program, module, ops, deadline, say):
-    """Runs each tool over each op.
+    """Runs each tool over each op and dtype, each in a process.
 
     Args:
         program: compute-sanitizer.
@@ -37,17 +42,22 @@ def run(program, module, ops, deadline, say):
         allow.
     """
     found, not_run = [], []
-    # The ops take their turns first, so that a short time covers each tool.
-    for op, tool in ((op, tool) for op in ops for tool in TOOLS):
-        name, left = f"{tool} {op}", deadline - time.monotonic()
+
+    def run_one(job):
+        name, left = " ".join(job), deadline - time.monotonic()
         if left < 5:
-            not_run.append(name)
-            continue
+            return not_run.append(name)
+        tool, *words = job
         command = [program, "--tool", tool, "--error-exitcode", str(FOUND), sys.executable]
-        command += ["-m", "benchmarks.gpu.sanitized", str(module), op]
-        found.append({"name": name, "problems": _problems(command, min(left, MOST_SECONDS))})
-        say(f"sanitizer: {name}: {'; '.join(found[-1]['problems']) or 'no errors'}")
-    return found, not_run
+        command += ["-m", "benchmarks.gpu.sanitized", str(module), *words]
+        problems = _problems(command, min(left, MOST_SECONDS))
+        found.append({"name": name, "problems": problems})
+        say(f"sanitizer: {name}: {'; '.join(problems) or 'no errors'}")
+
+    jobs = [(tool, op, dtype) for tool in TOOLS for op in ops for dtype in DTYPES]
+    with concurrent.futures.ThreadPoolExecutor(min(12, len(os.sched_getaffinity(0)))) as pool:
+        list(pool.map(run_one, jobs))
+    return sorted(found, key=lambda row: row["name"]), sorted(not_run)
 
 
 def _problems(command, seconds):

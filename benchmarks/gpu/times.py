@@ -6,17 +6,15 @@ PyTorch gets queries, keys and values as tensors of their own in the layout that
 its times contain no packing. A backward time contains the gradients alone.
 """
 
-import contextlib
-import dataclasses
 import functools
 import warnings
-from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch.nn import functional
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention import sdpa_kernel
 
+from benchmarks.gpu import more_times
+from benchmarks.gpu.candidate import Candidate
 from benchmarks.gpu.cases import BACKENDS
 from benchmarks.gpu.tensors import DEVICE
 
@@ -24,27 +22,6 @@ from benchmarks.gpu.tensors import DEVICE
 SAMPLE_MS = 5.0
 # Largest difference from PyTorch's result, as a fraction of its largest number.
 CLOSE = 3e-2
-
-
-@dataclasses.dataclass(frozen=True)
-class Candidate:
-    """One implementation: `call` starts the work, inside of `context()`; `results` are its own."""
-
-    call: Callable[[], Any]
-    results: Callable[[], list[torch.Tensor]]
-    context: Callable[[], Any] = contextlib.nullcontext
-
-    def run(self, repeats):
-        with self.context():
-            for _ in range(repeats):
-                self.call()
-
-    def captured(self, repeats):
-        """A CUDA graph of `repeats` calls."""
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=torch.cuda.current_stream()):
-            self.run(repeats)
-        return graph
 
 
 def measure(case, kernels, rounds):
@@ -68,7 +45,12 @@ def measure(case, kernels, rounds):
 
 
 def _measure(case, kernels, rounds):
-    make = _attention if case.op == "attention" else _patch_embed
+    if case.op == "taps":
+        make = more_times.taps
+    elif case.form:
+        make = more_times.attention
+    else:
+        make = _attention if case.op == "attention" else _patch_embed
     candidates, found = {}, {}
     for name, prepare in make(case, kernels).items():
         found[name] = ""  # Keeps the order of the implementations.
@@ -116,8 +98,9 @@ def _compare(candidates):
 def _interleaved(candidates, rounds):
     graphs, repeats = {}, {}
     for name, candidate in candidates.items():
-        _sample(lambda: candidate.run(2))
-        repeats[name] = min(200, max(1, round(SAMPLE_MS * 3 / _sample(lambda: candidate.run(3)))))
+        _sample(functools.partial(candidate.run, 2))
+        three = _sample(functools.partial(candidate.run, 3))
+        repeats[name] = min(200, max(1, round(SAMPLE_MS * 3 / three)))
         graphs[name] = candidate.captured(repeats[name])
     times = {name: [] for name in candidates}
     names = list(candidates)
@@ -172,7 +155,7 @@ def _attention(case, kernels):
         return Candidate(call, results)
 
     def backend(name):
-        context = functools.partial(sdpa_kernel, _backend(name))
+        context = functools.partial(sdpa_kernel, more_times.BACKENDS[name])
         query, key, value = (x.transpose(1, 2).requires_grad_(backward) for x in parts)
         cotangent = d_out.transpose(1, 2)
 
@@ -195,14 +178,6 @@ def _attention(case, kernels):
         return Candidate(gradients if backward else forward, results, context)
 
     return {"ours": ours} | {name: functools.partial(backend, name) for name in BACKENDS}
-
-
-def _backend(name):
-    return {
-        "flash": SDPBackend.FLASH_ATTENTION,
-        "cudnn": SDPBackend.CUDNN_ATTENTION,
-        "efficient": SDPBackend.EFFICIENT_ATTENTION,
-    }[name]
 
 
 def _patch_embed(case, kernels):

@@ -233,6 +233,26 @@ def _tensorflow_units(tensorflow, cuda):
     return units
 
 
+def jax_units(include, version, compiler, cuda=None):
+    """The units of a library of XLA handlers for JAX, which needs no TensorFlow.
+
+    Args:
+        include: folder of the headers of XLA's FFI.
+        version: name and version of the package of these headers.
+        compiler: a `Compiler`.
+        cuda: a `building.toolkit.Toolkit` for handlers that run on GPUs; None for the CPU.
+    """
+    flags = (*sources()["MODULE_COPTS"], "-DVIT_FOR_JAX")
+    name = "CUDA_XLA_OPS" if cuda else "XLA_OPS"
+    units = _units(name, flags, [f"-isystem{include}"], version)
+    handlers = [unit for unit in units if unit.source.endswith("handlers.cc")]
+    kernels = _kernels(compiler)
+    if cuda is None:
+        return handlers + kernels
+    problems = [unit for unit in kernels if unit.source.startswith("cc/")]
+    return handlers + _cuda_kernels(cuda, compiler) + problems
+
+
 @dataclasses.dataclass(frozen=True)
 class Compiler:
     """A C++ compiler: its command line and the first line of `--version`."""

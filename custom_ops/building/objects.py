@@ -170,9 +170,14 @@ def _compile_one(compiler, unit, stamp, path, file):
         replace(log_of(file), lambda text: text.write_text(said))
 
 
+def kernels_in(files):
+    """What `resources.parse` returns of all that nvcc said when it compiled these object files."""
+    return resources.parse("\n".join(log_of(file).read_text() for file in files))
+
+
 def _report_kernels(folder, files):
     """Writes what the kernels for GPUs use to `cuda_kernels.txt`; returns warnings, its lines."""
-    kernels, others = resources.parse("\n".join(log_of(file).read_text() for file in files))
+    kernels, others = kernels_in(files)
     table = resources.table(kernels)
     replace(folder / "cuda_kernels.txt", lambda path: path.write_text(f"{table}\n"))
     return [*others, *table.splitlines()]

@@ -41,7 +41,16 @@ struct CudaHandler {
   }
 };
 
+#ifndef VIT_FOR_JAX
 [[maybe_unused]] const bool registered = register_handlers<CudaHandler>("CUDA", CudaOps());
+#endif
 
 }  // namespace
 }  // namespace vit
+
+#ifdef VIT_FOR_JAX
+extern "C" __attribute__((visibility("default")))
+XLA_FFI_Handler* vit_ops_handler(const char* name) {
+  return vit::find_handler<vit::CudaHandler>(name, vit::CudaOps());
+}
+#endif

@@ -36,7 +36,16 @@ struct CpuHandler {
   }
 };
 
+#ifndef VIT_FOR_JAX
 [[maybe_unused]] const bool registered = register_handlers<CpuHandler>("Host", CpuOps());
+#endif
 
 }  // namespace
 }  // namespace vit
+
+#ifdef VIT_FOR_JAX
+extern "C" __attribute__((visibility("default")))
+XLA_FFI_Handler* vit_ops_handler(const char* name) {
+  return vit::find_handler<vit::CpuHandler>(name, vit::CpuOps());
+}
+#endif

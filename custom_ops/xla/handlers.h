@@ -180,13 +180,22 @@ ffi::Error error_of(const Status& status) {
                     std::string(Body::kName) + ": " + status.message);
 }
 
-// Gives XLA a handler for each op. XLA refuses a second one of the same name, from another copy of
-// this library, by an error, which nobody needs to read.
+// Gives the XLA of TensorFlow a handler for each op. XLA refuses a second one of the same name,
+// from another copy of this library, by an error, which nobody needs to read.
 template <template <class> class Handler, class... Bodies>
 bool register_handlers(const char* platform, OpList<Bodies...>) {
   const XLA_FFI_Api* api = ffi::GetXlaFfiApi();
   (ffi::Ffi::RegisterStaticHandler(api, Bodies::kName, platform, Handler<Bodies>::run), ...);
   return true;
+}
+
+// The handler of the op of this name, null if there is none. Runtimes other than TensorFlow, such
+// as JAX, have an XLA of their own, which takes handlers by their addresses.
+template <template <class> class Handler, class... Bodies>
+XLA_FFI_Handler* find_handler(std::string_view name, OpList<Bodies...>) {
+  XLA_FFI_Handler* found = nullptr;
+  ((found = name == Bodies::kName ? Handler<Bodies>::run : found), ...);
+  return found;
 }
 
 }  // namespace vit

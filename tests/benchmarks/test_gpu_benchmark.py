@@ -11,7 +11,17 @@ import numpy as np
 import pytest
 
 from benchmarks.gpu import __main__ as command
-from benchmarks.gpu import cases, machine, processes, report, sanitizer, tolerance
+from benchmarks.gpu import (
+    cases,
+    machine,
+    phases,
+    processes,
+    profile,
+    report,
+    resource_table,
+    sanitizer,
+    tolerance,
+)
 from custom_ops.building.build_plan import BuildError
 
 MACHINE = {"date": "2026-01-02", "card": "NVIDIA X", "driver": "580.1", "torch": "2.9"}
@@ -36,8 +46,8 @@ def test_every_case_has_a_name_and_every_op_and_dtype_has_cases():
 
 def test_times_cover_the_sizes_and_count_operations():
     rows = cases.timings(("attention",))
-    assert len({case.name for case in rows}) == len(rows) == 5 * 2 * 2 * 2
-    assert {case.tokens for case in rows} == {50, 197, 577, 1025, 1370}
+    assert len({case.name for case in rows}) == len(rows) == 4 * 2 * 2 * 2 * 3 + 2
+    assert {case.tokens for case in rows} == {50, 197, 257, 577}
     assert {case.size for case in rows} == {64, 80}
     forward = cases.Timing("attention", "bfloat16", "forward", 2, 10, 3, 64)
     assert forward.operations == 2 * (2 * 2 * 3 * 10 * 10 * 64)
@@ -45,6 +55,16 @@ def test_times_cover_the_sizes_and_count_operations():
     assert backward.operations == 2.5 * forward.operations
     patches = cases.Timing("patch_embed", "float16", "forward", 2, 196, 12, 64)
     assert patches.operations == 2 * 2 * 196 * 768 * 768
+    assert patches.bytes == 2 * (2 * 224 * 224 * 3 + 2 * 196 * 768 + 768 * 768)
+    assert forward.bytes == 2 * 4 * (2 * 10 * 3 * 64) + 4 * 2 * (2 * 10 * 3)
+    assert backward.bytes - forward.bytes == 2 * 4 * (2 * 10 * 3 * 64)
+    axial = cases.Timing("axial", "bfloat16", "forward", 2, 10, 3, 64, 5, "axis=1")
+    assert (axial.operations, axial.bytes) == (5 * forward.operations, 5 * forward.bytes)
+    biased = cases.Timing("attention", "bfloat16", "backward", 2, 10, 3, 64, form="bias")
+    assert biased.bytes == backward.bytes + 2 * 4 * 3 * 10 * 10
+    [taps] = cases.timings(("taps",))
+    assert taps.operations == 2 * 8 * 12 * 197**2 * 64
+    assert {case.form for case in cases.timings(("axial",))} == {"axis=1", "axis=2"}
     assert {case.name for case in cases.timings(quick=True)} < {x.name for x in cases.timings()}
 
 
@@ -141,8 +161,46 @@ def test_a_row_has_times_rates_and_ratios():
     assert alone["peer"] is alone["best_ratio"] is alone["median_ratio"] is None
 
 
+KERNEL = {"arch": "90a", "registers": 128, "shared": 0, "spilled": 0}
+NCU = """==PROF== Disconnected from process 13
+[13] python3.12@127.0.0.1
+  void k<__nv_bfloat16, 64>(vit::Parameters) (1536, 1, 1)x(128, 1, 1), Context 1, Stream 7, CC 9.0
+    Duration                         ms         1.36
+    Compute (SM) Throughput           %        37.25
+    sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active            %        41.50
+    Registers Per Thread             register/thread             245
+    Achieved Occupancy                        %        11.94
+  one_more(int, float *) (8, 1, 1)x(64, 1, 1), Context 1, Stream 7, Device 0, CC 9.0
+    Duration                         us     1,024.50
+"""
+
+
+def test_launches_are_read_from_a_report_of_nsight_compute():
+    first, second = profile.parse(NCU)
+    assert first["name"] == "k<__nv_bfloat16, 64>" and first["microseconds"] == 1360
+    assert (first["tensor_percent"], first["occupancy_percent"]) == (41.5, 11.94)
+    assert (second["name"], second["microseconds"]) == ("one_more", 1024.5)
+    assert (second["blocks"], second["threads"]) == (8, 64) and "registers" not in second
+    assert profile.parse("==ERROR== ERR_NVGPUCTRPERM") == []
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("known", [True, False])
+def test_a_metric_that_ncu_does_not_know_is_left_out(tmp_path, known):
+    program = tmp_path / "ncu"
+    (tmp_path / "report").write_text(NCU)
+    line = "true" if known else "case $* in *--metrics*) echo '==ERROR== no metric'; exit 1;; esac"
+    program.write_text(f"#!/bin/sh\n{line}\ncat {tmp_path}/report\n")
+    program.chmod(0o755)
+    rows = profile.run(str(program), "module.so", tmp_path / "ncu.txt", 20)
+    assert len(rows) == 2 and (tmp_path / "ncu.txt").read_text() == NCU
+    (tmp_path / "report").write_text("==ERROR== ERR_NVGPUCTRPERM: no permission\n")
+    [row] = profile.run(str(program), "module.so", tmp_path / "ncu.txt", 20)
+    assert row["problems"] == ["ERR_NVGPUCTRPERM: no permission"]
+
+
 def results(**others):
-    return {"machine": MACHINE, "checks": [], "sanitizer": [], "times": [], "not_run": []} | others
+    return {"machine": MACHINE, **{name: [] for name in phases.NAMES}, "not_run": []} | others
 
 
 def test_the_report_names_what_failed_and_what_was_refused(tmp_path):
@@ -152,21 +210,38 @@ def test_the_report_names_what_failed_and_what_was_refused(tmp_path):
         sanitizer=[{"name": "memcheck taps", "problems": []}],
         times=[timed_row(), {"name": "z", "op": "attention", "problems": ["CUDA error 700"]}],
         not_run=["sanitizer racecheck taps: no time left"],
+        jax=[check, check | {"name": "jax y", "problems": ["tokens: NaN"]}],
+        ptx=[check],
+        resources=[
+            resource_table.row(KERNEL | {"name": "k<__half, 64>", "spilled": 4}, 128),
+            resource_table.row(KERNEL | {"name": "copy"}, None),
+        ],
+        ncu=[*profile.parse(NCU), {"name": "ncu", "problems": ["no permission"]}],
     )
     command.write(tmp_path, found)
     assert json.loads((tmp_path / "results.json").read_text()) == found
     text = (tmp_path / "results.md").read_text()
-    assert text.startswith("2026-01-02, NVIDIA X, driver 580.1, PyTorch 2.9, nvcc V13.0.88\n")
+    assert text.startswith(
+        "2026-01-02, NVIDIA X, driver 580.1, PyTorch 2.9, nvcc V13.0.88; TF32 is off\n"
+    )
     for line in (
+        "- under JAX, without TensorFlow: 1 right, 1 wrong",
+        "- FAILED under JAX, without TensorFlow, jax y: tokens: NaN",
+        "- compiled from PTX: 1 right, 0 wrong",
+        "- FAILED k<__half, 64>: 4 bytes of registers are spilled",
+        "| k<__half, 64> | 90a | 128 | 128 | 0 | 4 | 0.25 |",
+        "| copy | 90a | - | 128 | 0 | 0 | - |",
+        "| k<__nv_bfloat16, 64> | 1536 | 128 | 1.36e+03 | 245 | 41.5 | 37.2 | - | 11.9 |",
+        "- FAILED ncu: no permission",
         "| taps | float32 | 1 | 1 |",
         "- FAILED taps y: entropy: NaN",
         "- memcheck taps: no errors",
-        "- cudnn refuses attention forward bfloat16 N=197 d=64: too | old",
+        "- cudnn refuses attention forward bfloat16 B=332 N=197 d=64: too | old",
         "- FAILED times of z: CUDA error 700",
         "- not run: sanitizer racecheck taps: no time left",
     ):
         assert line in text.splitlines()
-    head, _, row = (line for line in text.splitlines() if line.count("|") == 12)
+    head, _, row = (line for line in text.splitlines() if line.count("|") == 13)
     assert "| flash TFLOP/s | cudnn TFLOP/s | efficient TFLOP/s | ratio: best | median |" in head
     assert re.search(r"\| refused \| [0-9.]+ \| 2.00 \| 1.20 \|$", row)
     assert command.exit_code(found) == 1
@@ -201,6 +276,64 @@ RACES = "========= RACECHECK SUMMARY:"
 )
 def test_problems_in_the_output_of_the_sanitizer(code, text, problems):
     assert sanitizer.problems_in(code, text) == problems
+
+
+PTX = """.visible .entry short_lines(
+	.param .align 8 .b8 short_lines_param_0[64]
+)
+.maxntid 128
+.minnctapersm 4
+{
+}
+.entry old(.param .u64 old_param_0)
+.maxntid 256, 1, 1
+{
+}
+.entry no_bounds(
+)
+{
+}
+"""
+
+
+def test_the_resources_of_kernels_give_their_occupancy(tmp_path, monkeypatch):
+    assert resource_table.threads_of(PTX) == {"short_lines": 128, "old": 256}
+    # 65536 registers are 4 blocks of 128 threads with 128 each; 129 take 136 of each thread.
+    for registers, threads, arch, expected in (
+        (128, 128, "90a", 16 / 64),
+        (129, 128, "80", 12 / 64),
+        (16, 1024, "90a", 1.0),
+        (16, 1024, "86", 32 / 48),
+        (168, 384, "90a", 12 / 64),
+    ):
+        assert resource_table.occupancy(registers, threads, arch) == expected
+    tuned = "query_gradients<__nv_bfloat16, 80, 4>"
+    kernels = [KERNEL | {"name": "copy<float, 64>", "spilled": 8}, KERNEL | {"name": tuned}]
+    kernels.append(KERNEL | {"name": "forward<__half, 64>", "spilled": 12})
+    (tmp_path / "cuda_kernels.json").write_text(json.dumps(kernels))
+    monkeypatch.setattr(resource_table, "threads_of", lambda ptx: {tuned: 128})
+    rows = resource_table.rows(tmp_path / "module.so", tmp_path / "nvcc")
+    assert [row["name"] for row in rows] == ["forward<__half, 64>", tuned, "copy<float, 64>"]
+    assert [row["occupancy"] for row in rows] == [None, 0.25, None]
+    assert [row["problems"] for row in rows] == [["12 bytes of registers are spilled"], [], []]
+
+
+@pytest.mark.process
+def test_the_sanitizer_runs_every_tool_on_every_op_and_dtype(tmp_path):
+    program = tmp_path / "compute-sanitizer"
+    program.write_text(
+        f"#!/bin/sh\ncase $* in *racecheck*taps*) exit 9;; esac\necho '2 calls'; echo '{CLEAN}'\n"
+    )
+    program.chmod(0o755)
+    ops, said = ("attention", "taps"), []
+    rows, left = sanitizer.run(program, "m.so", ops, time.monotonic() + 60, said.append)
+    names = {f"{t} {op} {d}" for t in sanitizer.TOOLS for op in ops for d in sanitizer.DTYPES}
+    assert {row["name"] for row in rows} == names and not left and len(said) == len(names) == 16
+    assert {row["name"] for row in rows if row["problems"]} == {
+        f"racecheck taps {dtype}" for dtype in sanitizer.DTYPES
+    }
+    rows, left = sanitizer.run(program, "m.so", ops, time.monotonic(), said.append)
+    assert not rows and {*left} == names
 
 
 @pytest.mark.parametrize(
@@ -251,7 +384,7 @@ def test_the_command_builds_checks_and_times(monkeypatch, tmp_path, capsys):
             raise BuildError("nvcc fails")
         return "/module.so"
 
-    def run_cases(wanted, request, deadline, say, workers=1):
+    def run_cases(wanted, request, deadline, say, workers=1, command=None):
         assert request["module"] == "/module.so"
         done = [
             {"name": case.name, "op": case.op, "dtype": case.dtype, "problems": []}
@@ -265,6 +398,10 @@ def test_the_command_builds_checks_and_times(monkeypatch, tmp_path, capsys):
 
     monkeypatch.setattr(machine, "describe", lambda: dict(MACHINE))
     monkeypatch.setattr(sanitizer, "find", lambda nvcc: None)
+    monkeypatch.setattr(profile, "find", lambda nvcc: None)
+    monkeypatch.setattr(phases.importlib.util, "find_spec", lambda name: None)
+    ptx = {"name": "ptx", "problems": []}
+    monkeypatch.setitem(phases.TOGETHER, "ptx", lambda run: run.found["ptx"].append(ptx))
     monkeypatch.setattr(command.build_ops, "build_cuda_module", build, raising=False)
     flags = ["--output", str(tmp_path), "--rounds", "3"]
     fails = False
@@ -284,5 +421,8 @@ def test_the_command_builds_checks_and_times(monkeypatch, tmp_path, capsys):
         if not fails:
             text = (tmp_path / "results.md").read_text()
             assert "not run: sanitizer: there is no compute-sanitizer" in text and text in told.out
+            assert "not run: jax: " in text and "not run: ncu: there is no ncu" in text
+            assert "not run: resources: the module was not built by this" in text
+            assert "- compiled from PTX: 1 right, 0 wrong" in text
             assert "not run: checks of 1 cases, " in text and "| efficient TFLOP/s |" in text
             assert ("needs 32 GiB" in text) == ("skipped" in answer)

@@ -1,0 +1,80 @@
+"""What the kernels use of a multiprocessor: registers, shared memory, spills, occupancy."""
+
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+
+from custom_ops import build_ops
+from custom_ops.building.resources import short_names
+
+# Kernels of the head sizes and dtypes that are tuned; no register of them may be spilled.
+TUNED = re.compile(r"<(__nv_bfloat16|__half), (64|80)\b")
+
+# Warps that a multiprocessor holds, by compute capability.
+_WARPS = {"80": 64, "86": 48, "89": 48, "90": 64, "100": 64, "120": 48}
+_REGISTERS = 65536
+# Registers are given to a warp in multiples of this number.
+_UNIT = 256
+
+
+def rows(module, nvcc):
+    """The kernels of a module that `build_ops.build_cuda_module` wrote.
+
+    Args:
+        module: path of the module.
+        nvcc: path of nvcc, beside which cuobjdump is.
+
+    Returns:
+        List of dicts, tuned sizes first: `name`, `arch`, `registers`, `shared` (bytes of a block,
+        without what the launch adds), `spilled` (bytes), `threads` (most of a block), `occupancy`
+        (the part of the warps of a multiprocessor that registers allow), the last two None where
+        cuobjdump does not tell the threads; and `problems`.
+
+    Raises:
+        OSError: if there is no list of kernels beside the module.
+    """
+    path = pathlib.Path(module).with_name(build_ops.KERNELS)
+    threads = threads_of(_ptx(module, nvcc))
+    found = [row(kernel, threads.get(kernel["name"])) for kernel in json.loads(path.read_text())]
+    return sorted(found, key=lambda row: (TUNED.search(row["name"]) is None, row["name"]))
+
+
+def row(kernel, threads):
+    """A row of the table, from the fields of a `resources.Kernel` and the threads of a block."""
+    spills = kernel["spilled"] and TUNED.search(kernel["name"])
+    problems = [f"{kernel['spilled']} bytes of registers are spilled"] if spills else []
+    found = {"threads": threads, "occupancy": None, "problems": problems}
+    if threads:
+        found["occupancy"] = occupancy(kernel["registers"], threads, kernel["arch"])
+    return kernel | found
+
+
+def occupancy(registers, threads, arch):
+    """The part of the warps of a multiprocessor that registers allow, 0 to 1."""
+    most = _WARPS[arch.rstrip("a")]
+    warps = -(-threads // 32)
+    of_warp = -(-registers * 32 // _UNIT) * _UNIT
+    blocks = min(_REGISTERS // of_warp // warps, most // warps)
+    return blocks * warps / most
+
+
+def threads_of(ptx):
+    """Dict from the name of each kernel with launch bounds to the most threads of a block."""
+    found = re.findall(r"\.entry\s+(\w+)[^{]*?\.maxntid\s+(\d+)", ptx)
+    names = short_names([name for name, _ in found])
+    return {name: int(count) for name, (_, count) in zip(names, found, strict=True)}
+
+
+def _ptx(module, nvcc):
+    """The PTX in a module, "" where cuobjdump is missing or fails."""
+    program = shutil.which("cuobjdump", path=str(pathlib.Path(nvcc).parent))
+    program = program or shutil.which("cuobjdump")
+    if program is None:
+        return ""
+    command = [program, "--dump-ptx", str(module)]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
+    except subprocess.TimeoutExpired:
+        return ""
