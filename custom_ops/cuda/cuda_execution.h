@@ -20,7 +20,7 @@ struct CudaExecution {
   using Result = CudaResult;
 
   void* stream;  // a cudaStream_t
-  // Returns scratch memory of the GPU, aligned to 256 bytes, which stays valid for the work that
+  // Returns scratch memory of the GPU, aligned to 16 bytes, which stays valid for the work that
   // the call starts on the stream; null if there is not enough.
   void* (*allocate)(void* allocator, int64_t bytes);
   void* allocator;

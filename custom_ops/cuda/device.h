@@ -63,9 +63,6 @@ VIT_DEVICE T shuffle_xor(T value, int mask) {
   return __shfl_xor_sync(0xffffffffu, value, mask);
 }
 
-// Whether a thread of the warp passes true.
-VIT_DEVICE bool any_of_warp(bool value) { return __any_sync(0xffffffffu, value); }
-
 // The value that the thread with the number `lane` passes.
 template <class T>
 VIT_DEVICE T shuffle(T value, int lane) {

@@ -123,6 +123,28 @@ template <class T, int kHead>
 struct WarpRows {
   uint32_t a[kHead / 16][4];
 
+  // Starts to copy the rows from `row` on to `tile`, which no other warp uses. Rows that do not
+  // exist, and columns, are zeros.
+  static VIT_DEVICE_METHOD void start_copy(const Tile<T, 16, kHead>& tile, const Rows<T>& from,
+                                           int row) {
+    constexpr int kOctets = kHead / 8;
+#pragma unroll
+    for (int i = 0; i < 16 * kOctets; i += kWarp) {
+      const int at = (i + lane_index()) / kOctets, column = (i + lane_index()) % kOctets * 8;
+      const bool valid = row + at < from.rows && column < from.columns;
+      copy_async(tile.at(at, column),
+                 valid ? from.data + (row + at) * from.stride + column : from.data, valid);
+    }
+    commit_copies();
+  }
+  // Reads the tile; the copies of this thread have arrived.
+  VIT_DEVICE_METHOD void load(const Tile<T, 16, kHead>& tile) {
+    sync_warp();
+#pragma unroll
+    for (int k = 0; k < kHead / 16; ++k) tile.load_a(0, 16 * k, a[k]);
+    sync_warp();
+  }
+
   // Reads the rows from `row` on: a thread reads 16 bytes at a time. Rows that do not exist, and
   // columns, are zeros. The elements are in place after arrange().
   VIT_DEVICE_METHOD void fetch(const Rows<T>& from, int row) {

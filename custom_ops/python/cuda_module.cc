@@ -22,7 +22,7 @@ void define_arguments(py::module_& m) {
       .def(py::init<uintptr_t, py::function>(), arg("stream"), arg("allocate"),
            "`stream` is the address of a CUDA stream of this GPU, 0 for the default one.\n"
            "`allocate(bytes)` returns the address of scratch memory of this GPU, which is then\n"
-           "the current one, aligned to 256 bytes, that stays valid for the work that the call\n"
+           "the current one, aligned to 16 bytes, that stays valid for the work that the call\n"
            "starts on the stream.");
 }
 

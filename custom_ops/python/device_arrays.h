@@ -55,7 +55,7 @@ class DeviceArray {
 };
 
 // Where work runs: on the GPU that holds the arrays, on a stream of it, with scratch memory from a
-// Python function, which gets a number of bytes and returns an address, aligned to 256 bytes, of
+// Python function, which gets a number of bytes and returns an address, aligned to 16 bytes, of
 // memory that stays valid for the work on the stream.
 class DeviceExecution {
  public:
@@ -110,9 +110,9 @@ class DeviceExecution {
     const py::gil_scoped_acquire acquire;
     try {
       const auto address = call.allocate(bytes).cast<uintptr_t>();
-      if (bytes > 0 && (address == 0 || address % 256)) {
+      if (bytes > 0 && (address == 0 || address % 16)) {
         throw py::value_error(
-            "The allocator must return an address aligned to 256 bytes. "
+            "The allocator must return an address aligned to 16 bytes. "
             "Received: " +
             std::to_string(address) + ".");
       }

@@ -13,7 +13,7 @@ namespace {
 // XLA frees what it allocates here when the handler returns, and uses it again only for work that
 // follows on the same stream.
 void* allocate_scratch(void* allocator, int64_t bytes) {
-  constexpr size_t kAlignment = 256;
+  constexpr size_t kAlignment = 16;  // XLA refuses more.
   return static_cast<ffi::ScratchAllocator*>(allocator)
       ->Allocate(bytes, kAlignment)
       .value_or(nullptr);

@@ -323,8 +323,7 @@ void test_out_of_memory() {
   }
 }
 
-// Every tile of a line belongs to a block, and many lines or none idle warpgroup: `launch` has
-// `lines`, and a block the shared memory of `arrays` rows of heads and `more` bytes.
+// Every tile of a line belongs to a block, and every block can be launched.
 void expect_warpgroups(const vit::AttentionShape& shape, const vit::WarpgroupLines& lines,
                        const vit::LaunchShape& launch, int most, int64_t most_shared) {
   EXPECT(vit::is_launchable(launch, most_shared), "%lld blocks of %d threads with %lld bytes",
@@ -344,18 +343,22 @@ void test_warpgroup_geometry() {
   constexpr int64_t kShared = 227 << 10;
   for (int64_t batch : {1, 8, 64}) {
     for (int64_t size : {8, 64, 72, 80}) {
-      // The rows that fit, and those that the gradients, which have statistics beside them, do.
-      const int64_t most = (kShared / 2 / (size <= 64 ? 64 : 80) - 1) / 2;
+      const int64_t head = size <= 64 ? 64 : 80;
       for (int64_t tokens = 1; tokens <= 1000; ++tokens) {
         testing("warpgroups: batch %lld, %lld tokens, heads of %lld", number(batch), number(tokens),
                 number(size));
         const vit::AttentionShape shape = vit::sequence_shape(batch, tokens, 12, size);
         const auto forward = vit::forward_warpgroup_geometry(DType::kBfloat16, shape, kShared);
         const auto backward = vit::backward_warpgroup_geometry(DType::kFloat16, shape, kShared);
-        EXPECT(forward.is_possible || tokens > most - 112, "forward does not fit");
-        EXPECT(!forward.is_possible || tokens <= most, "forward fits");
-        EXPECT(backward.is_possible == (tokens > 64 && tokens <= most) || tokens > most - 112,
-               "backward fits: %d", backward.is_possible);
+        // Two arrays of 64 k + 80 rows and one more, and 64 rows of queries.
+        const int64_t rows = tokens <= 80 ? 80 : 80 + (tokens - 80 + 63) / 64 * 64;
+        const bool fits = 4 * head * (rows + 1) + 64 * 2 * (head + 8) <= kShared;
+        EXPECT(forward.is_possible == fits, "forward fits: %d", forward.is_possible);
+        // Two of 64 k + 16 rows, and three numbers for each row.
+        const int64_t others = 16 + (tokens - 16 + 63) / 64 * 64;
+        const bool fit = 4 * head * (others + 1) + 12 * others <= kShared;
+        EXPECT(backward.is_possible == (tokens > 64 && fit), "backward fits: %d",
+               backward.is_possible);
         if (forward.is_possible)
           expect_warpgroups(shape, forward.lines, forward.launch, 3, kShared);
         if (!backward.is_possible) continue;

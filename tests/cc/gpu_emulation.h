@@ -129,15 +129,6 @@ VIT_DEVICE T shuffle_xor(T value, int mask) {
   return shuffled(value, lane_index() ^ mask);
 }
 
-VIT_DEVICE bool any_of_warp(bool value) {
-  vit_test::emulated_exchange("any_of_warp", &value, [](void* const(&lanes)[32]) {
-    bool any = false;
-    for (void* lane : lanes) any |= *static_cast<const bool*>(lane);
-    for (void* lane : lanes) *static_cast<bool*>(lane) = any;
-  });
-  return value;
-}
-
 template <class T>
 VIT_DEVICE T shuffle(T value, int lane) {
   return shuffled(value, lane);

@@ -1,8 +1,5 @@
 #include "custom_ops/cuda/attention/attention_geometry.h"
 
-#ifndef VIT_G
-#define VIT_G 3
-#endif
 namespace vit {
 namespace {
 
@@ -103,27 +100,32 @@ int64_t line_bytes(const AttentionShape& shape, WarpgroupBlocks blocks) {
 }
 
 WarpgroupLines warpgroup_lines(const AttentionShape& shape, WarpgroupBlocks rows, int64_t bytes,
-                               int most, int64_t most_shared) {
+                               int64_t bytes_of_group, int most, int64_t most_shared) {
   const int64_t tiles = ceil_divide(shape.tokens, 64), lines = lines_of(shape);
-  // Blocks whose shared memory a multiprocessor has, which keeps 1 KB for each.
-  const int64_t fitting = (most_shared + 1024) / (bytes + 1024);
   WarpgroupLines best = {};
   int64_t least = 0;
   for (int64_t per_block = 1; per_block <= tiles; ++per_block) {
-    const int64_t per_line = ceil_divide(tiles, per_block);
-    int64_t resident = ceil_divide(lines * per_line, kMultiprocessors);
-    if (resident > fitting) resident = fitting;
-    if (resident > most) resident = most;
-    const int64_t groups = tiles == 1 ? 1 : most / resident;
-    const int64_t computing = groups < per_block ? groups : per_block;
+    // The blocks that a multiprocessor runs at a time, and their warpgroups: as many warpgroups as
+    // possible, in as many blocks as possible, which copy while others compute.
+    const int64_t blocks = lines * ceil_divide(tiles, per_block);
+    int64_t resident = 0, groups = 0;
+    for (int64_t count = 1; count <= most && count <= ceil_divide(blocks, kMultiprocessors);
+         ++count) {
+      const int64_t each = most / count < per_block ? most / count : per_block;
+      // It keeps 1 KB for each block.
+      const bool fits = count * (bytes + each * bytes_of_group + 1024) <= most_shared + 1024;
+      if (fits && count * each >= resident * groups) resident = count, groups = each;
+    }
+    if (resident == 0) continue;
     // In units of a third of the time that a warpgroup takes for a tile: a block copies a line in
     // about one.
-    const int64_t cost = ceil_divide(lines * per_line, kMultiprocessors * resident) *
-                         (1 + 3 * ceil_divide(per_block, computing));
+    const int64_t cost =
+        ceil_divide(blocks, kMultiprocessors * resident) * (1 + 3 * ceil_divide(per_block, groups));
     if (least && cost >= least) continue;
     least = cost;
     best = {static_cast<int>(line_rows(shape, rows)), static_cast<int>(tiles),
-            static_cast<int>(per_block), static_cast<int>(per_line), static_cast<int>(groups)};
+            static_cast<int>(per_block), static_cast<int>(ceil_divide(tiles, per_block)),
+            static_cast<int>(groups)};
   }
   return best;
 }
@@ -131,12 +133,13 @@ WarpgroupLines warpgroup_lines(const AttentionShape& shape, WarpgroupBlocks rows
 ForwardWarpgroupGeometry forward_warpgroup_geometry(DType type, const AttentionShape& shape,
                                                     int64_t most_shared) {
   ForwardWarpgroupGeometry g = {};
-  const WarpgroupBlocks blocks = shape.head_size <= 64 ? kForwardBlocks<64> : kForwardBlocks<80>;
-  const int64_t bytes = line_bytes(shape, blocks);
-  g.is_possible = is_16_bit(type) && shape.head_size <= 80 && bytes <= most_shared;
-  if (!g.is_possible) return g;
-  g.lines = warpgroup_lines(shape, blocks, bytes, shape.head_size <= 64 ? VIT_G : 3, most_shared);
-  g.launch = {lines_of(shape) * g.lines.blocks, 128 * g.lines.groups, bytes};
+  if (!is_16_bit(type) || shape.head_size > 80) return g;
+  const int64_t bytes = line_bytes(shape, kForwardBlocks);
+  const int64_t bytes_of_group = head_tile_bytes(shape.head_size, 64);  // the next queries
+  g.lines = warpgroup_lines(shape, kForwardBlocks, bytes, bytes_of_group, 3, most_shared);
+  g.is_possible = g.lines.groups > 0;
+  g.launch = {lines_of(shape) * g.lines.blocks, 128 * g.lines.groups,
+              bytes + g.lines.groups * bytes_of_group};
   return g;
 }
 

@@ -6,10 +6,6 @@
 #include "custom_ops/cuda/cuda_execution.h"
 #include "custom_ops/cuda/launch.h"
 
-#ifndef VIT_BLOCK
-#define VIT_BLOCK 64
-#define VIT_LAST 80
-#endif
 namespace vit {
 
 // The bytes of shared memory that a block of the current GPU may have. kNoKernel: float64.
@@ -80,19 +76,17 @@ struct WarpgroupLines {
 struct WarpgroupBlocks {
   int block, last;
 };
-template <int padded_head_size>
-constexpr WarpgroupBlocks kForwardBlocks =
-    padded_head_size == 64 ? WarpgroupBlocks{VIT_BLOCK, VIT_LAST} : WarpgroupBlocks{64, 80};
+constexpr WarpgroupBlocks kForwardBlocks = {64, 80};
 constexpr WarpgroupBlocks kBackwardBlocks = {64, 16};
 
 // Rows of a line in shared memory, and bytes of two arrays of them.
 int64_t line_rows(const AttentionShape& shape, WarpgroupBlocks blocks);
 int64_t line_bytes(const AttentionShape& shape, WarpgroupBlocks blocks);
 
-// Divides lines among blocks with `bytes` of shared memory each, where a multiprocessor has
-// registers for `most` warpgroups.
+// Divides lines among blocks with `bytes` of shared memory, and `bytes_of_group` more for each of
+// their warpgroups. A multiprocessor has registers for `most` warpgroups.
 WarpgroupLines warpgroup_lines(const AttentionShape& shape, WarpgroupBlocks blocks, int64_t bytes,
-                               int most, int64_t most_shared);
+                               int64_t bytes_of_group, int most, int64_t most_shared);
 
 // attention_forward with warpgroups. `is_possible`: the lines fit the shared memory.
 struct ForwardWarpgroupGeometry {

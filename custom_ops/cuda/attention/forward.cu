@@ -5,9 +5,6 @@
 #include "custom_ops/cuda/attention/forward_tensor.h"
 #include "custom_ops/cuda/attention/forward_warpgroup.h"
 
-#ifndef VIT_G
-#define VIT_G 3
-#endif
 namespace vit {
 namespace {
 
@@ -60,7 +57,7 @@ CudaResult run_warpgroup(const AttentionForwardProblem& problem,
   const bool is_short = geometry.lines.tiles == 1;
   if (padded_head_size(problem.shape.head_size) == 64) {
     return is_short ? start(attention_forward_warpgroup<T, 64, true, 128, 5>)
-                    : start(attention_forward_warpgroup<T, 64, false, VIT_G * 128, 1>);
+                    : start(attention_forward_warpgroup<T, 64, false, 384, 1>);
   }
   return is_short ? start(attention_forward_warpgroup<T, 80, true, 128, 3>)
                   : start(attention_forward_warpgroup<T, 80, false, 384, 1>);

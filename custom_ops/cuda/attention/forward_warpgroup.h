@@ -20,21 +20,18 @@ struct ForwardWarpgroupParameters {
 // 64 queries. A thread holds sums of the rows g and g + 8 of its warp, g = lane / 4.
 template <class T, int kHead>
 struct ForwardWarpgroup {
-  static constexpr float kMostGrowth = 8;
-
   WarpRows<T, kHead> queries;
   float sums[kHead / 8][4];
-  uint32_t weights[kForwardBlocks<kHead>.last / 16][4];  // of the keys [16 i, 16 i + 16)
+  uint32_t weights[kForwardBlocks.last / 16][4];  // of the keys [16 i, 16 i + 16)
   float maxima[2], shifts[2],
       totals[2];  // `totals` are those of the keys of this thread until finish
 
-  // The queries have been fetched.
-  VIT_DEVICE_METHOD void start(float factor) {
-    queries.arrange();
+  VIT_DEVICE_METHOD void start(const Tile<T, 16, kHead>& tile, float factor) {
+    queries.load(tile);
     if (factor != 1) queries.scale(factor);
 #pragma unroll
     for (auto& of_columns : sums) of_columns[0] = of_columns[1] = of_columns[2] = of_columns[3] = 0;
-    maxima[0] = maxima[1] = shifts[0] = shifts[1] = -infinity();
+    maxima[0] = maxima[1] = -infinity();
     totals[0] = totals[1] = 0;
   }
 
@@ -67,9 +64,8 @@ struct ForwardWarpgroup {
     }
   }
 
-  // Computes weights exp2((logit - shift) * factor) and adds them to the totals. The shift of a row
-  // is its largest logit, or, to save time, an earlier one that it exceeds by little: then the
-  // weights are at most 2^kMostGrowth.
+  // Computes weights exp2((logit - maximum) * factor), and rescales totals and sums to the new
+  // maxima (the running softmax).
   template <int kPieces, bool kIsOnly>
   VIT_DEVICE_METHOD void weigh(int count, float factor, float (&logits)[2 * kPieces][4]) {
     if (count < 16 * kPieces) {
@@ -81,7 +77,6 @@ struct ForwardWarpgroup {
         }
       }
     }
-    bool is_rescaled = false;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       float highest = kIsOnly ? -infinity() : maxima[i];
@@ -90,19 +85,12 @@ struct ForwardWarpgroup {
         highest = fmaxf(highest, fmaxf(logits[n][2 * i], logits[n][2 * i + 1]));
       }
       highest = fmaxf(highest, shuffle_xor(highest, 1));
-      maxima[i] = fmaxf(highest, shuffle_xor(highest, 2));
-      if (kIsOnly) {
-        shifts[i] = maxima[i];
-      } else {
-        is_rescaled |= (maxima[i] - shifts[i]) * factor > kMostGrowth;
-      }
-    }
-    if (!kIsOnly && any_of_warp(is_rescaled)) rescale(factor);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
+      highest = fmaxf(highest, shuffle_xor(highest, 2));
       // In a row of -inf only, 0 keeps the weights at 0 instead of NaN.
-      const float shift = shifts[i] == -infinity() ? 0 : shifts[i];
-      float total = 0;
+      const float shift = highest == -infinity() ? 0 : highest;
+      const float rescale = kIsOnly ? 0 : fast_power_of_two((maxima[i] - shift) * factor);
+      maxima[i] = highest;
+      float total = kIsOnly ? 0 : totals[i] * rescale;
 #pragma unroll
       for (int n = 0; n < 2 * kPieces; ++n) {
         const float low = fast_power_of_two((logits[n][2 * i] - shift) * factor);
@@ -110,31 +98,20 @@ struct ForwardWarpgroup {
         total += low + high;
         weights[n / 2][n % 2 * 2 + i] = packed<T>(low, high);
       }
-      totals[i] = kIsOnly ? total : totals[i] + total;
-    }
-  }
-
-  // Goes over to the new maxima in the rows where the weights would become too large.
-  VIT_DEVICE_METHOD void rescale(float factor) {
+      totals[i] = total;
+      if constexpr (!kIsOnly) {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      float ratio = 1;
-      if ((maxima[i] - shifts[i]) * factor > kMostGrowth) {
-        ratio = fast_power_of_two((shifts[i] - maxima[i]) * factor);
-        shifts[i] = maxima[i];
-      }
-      totals[i] *= ratio;
-#pragma unroll
-      for (auto& of_columns : sums) {
-        of_columns[2 * i] *= ratio;
-        of_columns[2 * i + 1] *= ratio;
+        for (auto& of_columns : sums) {
+          of_columns[2 * i] *= rescale;
+          of_columns[2 * i + 1] *= rescale;
+        }
       }
     }
   }
 
   // Adds the totals of the threads of a row, writes the statistics and
   // the output of the rows that exist. `row`: of the warp.
-  VIT_DEVICE_METHOD void finish(float* statistics, int64_t tokens, float of_largest, float factor,
+  VIT_DEVICE_METHOD void finish(float* statistics, int64_t tokens, float of_largest,
                                 const Rows<T>& to, T* out, int row) {
     pin(sums);
     float inverse[2];
@@ -145,9 +122,7 @@ struct ForwardWarpgroup {
       total += shuffle_xor(total, 2);
       const int query = row + lane_index() / 4 + 8 * i;
       if (lane_index() % 4 == 0 && query < to.rows) {
-        // The total is that of weights exp2((logit - shift) * factor).
-        const float more = shifts[i] == maxima[i] ? 0 : (shifts[i] - maxima[i]) * factor;
-        write_statistics(statistics, tokens, query, true, maxima[i] * of_largest, total, more);
+        write_statistics(statistics, tokens, query, true, maxima[i] * of_largest, total);
       }
       inverse[i] = 1 / total;
     }
@@ -159,7 +134,7 @@ struct ForwardWarpgroup {
 template <class T, int kHead, bool kIsShort, int kThreads, int kBlocks>
 VIT_KERNEL(kThreads, kBlocks, attention_forward_warpgroup, const ForwardWarpgroupParameters p) {
   if constexpr (kHasWarpgroups) {
-    constexpr int kKeys = kForwardBlocks<kHead>.block, kLastKeys = kForwardBlocks<kHead>.last;
+    constexpr int kKeys = kForwardBlocks.block, kLastKeys = kForwardBlocks.last;
     const AttentionShape& shape = p.problem.shape;
     const auto block = static_cast<uint32_t>(block_index());
     const auto blocks = static_cast<uint32_t>(p.lines.blocks);
@@ -171,14 +146,17 @@ VIT_KERNEL(kThreads, kBlocks, attention_forward_warpgroup, const ForwardWarpgrou
     const LineRows<T, kHead> keys = {shared_memory(), 16 * rows + 16};
     const LineRows<T, kHead> values = {keys.data + keys.kOctets * keys.pitch, keys.pitch};
     const int row = warp_index() % 4 * 16;  // of the warp in the tile
-    const auto queries_of = [&](int tile) {
-      return rows_of_qkv<T>(shape, p.problem.qkv, line, kQuery, int64_t{tile} * kWarpgroupRows,
-                            kWarpgroupRows, true);
+    // Queries that are not computed yet, of the warp.
+    const Tile<T, 16, kHead> stage = {reinterpret_cast<T*>(
+        values.data + keys.kOctets * keys.pitch + warp_index() * Tile<T, 16, kHead>::kBytes)};
+    const auto copy_queries = [&](int tile) {
+      const Rows<T> rows_of_tile = rows_of_qkv<T>(
+          shape, p.problem.qkv, line, kQuery, int64_t{tile} * kWarpgroupRows, kWarpgroupRows, true);
+      WarpRows<T, kHead>::start_copy(stage, rows_of_tile, row);
     };
 
     int tile = first_tile + warp_index() / 4;
-    ForwardWarpgroup<T, kHead> group;
-    group.queries.fetch(queries_of(tile), row);
+    copy_queries(tile);
     const T* const data =
         static_cast<const T*>(p.problem.qkv) + offset_in_qkv(shape, line, 0, kKey);
     const LineCopy<T, kHead> copy = {{keys, values},
@@ -195,13 +173,13 @@ VIT_KERNEL(kThreads, kBlocks, attention_forward_warpgroup, const ForwardWarpgrou
     }
     copy.start(whole * kKeys, rows);
     commit_copies();
+    ForwardWarpgroup<T, kHead> group;
     bool is_first = true;
     do {
       const int64_t token = int64_t{tile} * kWarpgroupRows;
-      // A warpgroup without a tile only copies: its products count for nothing.
-      const bool has_tile = kIsShort || tile < last_tile;
-      const bool has_rows = has_tile && row < tokens - static_cast<int>(token);
-      group.start(p.scales.of_queries);
+      const bool has_rows = row < tokens - static_cast<int>(token);
+      wait_for_copies(is_first ? whole + 1 : 0);
+      group.start(stage, p.scales.of_queries);
       const int next = tile + p.threads / kWarpgroup;
       const auto add = [&](auto pieces, int i) {
         if (is_first) {
@@ -220,12 +198,10 @@ VIT_KERNEL(kThreads, kBlocks, attention_forward_warpgroup, const ForwardWarpgrou
         add(Pieces<kLastKeys / 16>{}, whole);
       }
       is_first = false;
-      // No product reads the queries any more.
-      if (!kIsShort && next < last_tile) group.queries.fetch(queries_of(next), row);
+      if (!kIsShort && next < last_tile) copy_queries(next);
       if (!kIsShort) wait_for_products();
-      if (!has_tile) return;
       group.finish(statistics_of(p.problem.statistics, shape, index) + token, shape.tokens,
-                   p.scales.of_largest, p.scales.of_exponents,
+                   p.scales.of_largest,
                    rows_of_out<T>(shape, p.problem.out, line, token, kWarpgroupRows, true),
                    static_cast<T*>(p.problem.out) + offset_in_out(shape, line, token), row);
       tile = next;

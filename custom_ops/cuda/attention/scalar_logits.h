@@ -25,8 +25,8 @@ VIT_DEVICE float not_a_number() { return static_cast<float>(__builtin_nan("")); 
 // weights add up to `total`. If no logit is finite, the total is 0 and the result NaN, as in
 // softmax.
 VIT_DEVICE void write_statistics(float* statistics, int64_t tokens, int64_t query, bool has_keys,
-                                 float largest, float total, float log2_more = 0) {
-  const float log2_total = total > 0 ? logarithm_of_two(total) + log2_more : not_a_number();
+                                 float largest, float total) {
+  const float log2_total = total > 0 ? logarithm_of_two(total) : not_a_number();
   statistics[query] = has_keys ? largest : 0;
   statistics[tokens + query] = has_keys ? log2_total : infinity();
 }

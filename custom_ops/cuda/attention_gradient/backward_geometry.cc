@@ -66,20 +66,19 @@ BackwardGeometry backward_geometry(DType type, const AttentionShape& shape, int6
 BackwardWarpgroupGeometry backward_warpgroup_geometry(DType type, const AttentionShape& shape,
                                                       int64_t most_shared) {
   BackwardWarpgroupGeometry g = {};
-  const int64_t statistics = 3 * kSumBytes * line_rows(shape, kBackwardBlocks);
-  g.is_possible = (type == DType::kBfloat16 || type == DType::kFloat16) && shape.head_size <= 80 &&
-                  shape.tokens > kGradientTokens &&
-                  line_bytes(shape, kBackwardBlocks) + statistics <= most_shared;
-  if (!g.is_possible) return g;
-  const auto launch = [&](WarpgroupLines& lines, int64_t bytes, int most) {
-    lines = warpgroup_lines(shape, kBackwardBlocks, bytes, most, most_shared);
+  const bool is_16_bit = type == DType::kBfloat16 || type == DType::kFloat16;
+  if (!is_16_bit || shape.head_size > 80 || shape.tokens <= kGradientTokens) return g;
+  const auto divide = [&](WarpgroupLines& lines, int64_t bytes, int most) {
+    lines = warpgroup_lines(shape, kBackwardBlocks, bytes, 0, most, most_shared);
     return LaunchShape{lines_of(shape) * lines.blocks, 128 * lines.groups, bytes};
   };
-  const bool is_small = shape.head_size <= 64;
+  const int64_t bytes = line_bytes(shape, kBackwardBlocks);
+  const int64_t statistics = 3 * kSumBytes * line_rows(shape, kBackwardBlocks);
+  g.d_queries =
+      divide(g.queries, bytes, shape.head_size <= 64 ? kQueryWarpgroups<64> : kQueryWarpgroups<80>);
+  g.d_keys = divide(g.keys, bytes + statistics, kKeyWarpgroups);
+  g.is_possible = g.queries.groups > 0 && g.keys.groups > 0;
   g.delta_bytes = delta_bytes(shape);
-  g.d_queries = launch(g.queries, line_bytes(shape, kBackwardBlocks),
-                       is_small ? kQueryWarpgroups<64> : kQueryWarpgroups<80>);
-  g.d_keys = launch(g.keys, line_bytes(shape, kBackwardBlocks) + statistics, 2);
   return g;
 }
 

@@ -34,17 +34,19 @@ BackwardGeometry backward_geometry(DType type, const AttentionShape& shape, int6
 bool is_empty(const BackwardGeometry& geometry);
 bool is_launchable(const BackwardGeometry& geometry, int64_t most_shared);
 
+// The most warpgroups of a block, for which a multiprocessor has registers.
+template <int padded_head_size>
+constexpr int kQueryWarpgroups = padded_head_size == 64 ? 3 : 2;
+constexpr int kKeyWarpgroups = 2;
+
 // The launches of attention_backward with warpgroups, in this order. `is_possible`: the lines fit
-// the shared memory.
+// the shared memory, and are longer than short_lines.
 struct BackwardWarpgroupGeometry {
   bool is_possible;
   WarpgroupLines queries, keys;
   LaunchShape d_queries, d_keys;
   int64_t delta_bytes;  // scratch: delta of every query
 };
-// Warpgroups of the kernel of d_q that a multiprocessor has registers for; of d_k and d_v, 2.
-template <int padded_head_size>
-constexpr int kQueryWarpgroups = padded_head_size == 64 ? 3 : 2;
 BackwardWarpgroupGeometry backward_warpgroup_geometry(DType type, const AttentionShape& shape,
                                                       int64_t most_shared);
 

@@ -347,7 +347,8 @@ VIT_KERNEL(kWarpgroup* kQueryWarpgroups<kHead>, 1, query_gradients_warpgroup,
 
 // Computes d_k and d_v.
 template <class T, int kHead>
-VIT_KERNEL(kWarpgroup * 2, 1, key_gradients_warpgroup, const BackwardWarpgroupParameters p) {
+VIT_KERNEL(kWarpgroup* kKeyWarpgroups, 1, key_gradients_warpgroup,
+           const BackwardWarpgroupParameters p) {
   if constexpr (kHasWarpgroups) {
     const LineGradients<T, kHead> gradients(p);
     gradients.copy(true);
