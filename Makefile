@@ -12,7 +12,7 @@ CXX_FILES = $(shell find custom_ops tests/cc benchmarks -name '*.cc' -o -name '*
 
 .DEFAULT_GOAL := help
 .PHONY: help setup ops packages cuda-compiler demo check test test-all test-peers lint format \
-  bench bench-gpu bench-peers bench-peers-load fuzz soak peers tpu-check clean
+  bench bench-gpu gpu-smoke bench-peers bench-peers-load fuzz soak peers tpu-check clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
@@ -72,6 +72,9 @@ bench: setup  ## run every benchmark but the long one
 # Without .venv: a machine with a GPU may have PyTorch and no TensorFlow.
 bench-gpu:  ## on a GPU: build, check and time its kernels; needs nvcc, PyTorch, pybind11; ARGS
 	@$(or $(PYTHON),python3) -m benchmarks.gpu $(ARGS)
+
+gpu-smoke: setup  ## on a GPU with TensorFlow: train, export and serve in 5 minutes, beside the CPU
+	@$(RUN) -m benchmarks.gpu.smoke $(ARGS)
 
 bench-peers: setup .venv-peers  ## CPU inference beside OpenVINO, ONNX Runtime, PyTorch; ARGS="--help" lists options
 	@$(RUN) -m benchmarks.peers $(ARGS)

@@ -51,7 +51,7 @@ def run_cases(cases, request, deadline, say, workers=1, command=COMMAND):
     Args:
         cases: list of cases with `name`, `op` and `dtype`.
         request: dict for `worker.py`, without the names.
-        deadline: value of `time.monotonic` after which no case starts.
+        deadline: value of `time.monotonic` at which the processes are ended.
         say: called with lines of progress.
         workers: number of processes at a time.
         command: the process.
@@ -127,7 +127,7 @@ def _run_process(command, request, deadline, note):
         process.stdin.close()
         left = len(request["names"])
         while left and time.monotonic() < deadline:
-            line = lines.get(timeout=PATIENCE)
+            line = lines.get(timeout=min(PATIENCE, max(0.1, deadline - time.monotonic())))
             if line is None:
                 code = process.wait()
                 said = code == UNUSABLE and left < len(request["names"])
@@ -138,6 +138,8 @@ def _run_process(command, request, deadline, note):
             else:
                 text = line.strip()[:300] or text
     except queue.Empty:
+        if time.monotonic() >= deadline:
+            return False, ""
         return True, f"no answer for {PATIENCE} s"
     except BrokenPipeError:
         return True, f"the process died with exit code {process.wait()}"

@@ -17,8 +17,9 @@ TOOLS = ("racecheck", "initcheck", "memcheck", "synccheck")
 DTYPES = ("bfloat16", "float32")
 # Exit code of the sanitizer if it found an error; `sanitized` itself exits with 1.
 FOUND = 9
-# Most seconds of one run.
+# Most seconds of one run, and fewest to start one.
 MOST_SECONDS = 120
+LEAST_SECONDS = 5
 
 
 def find(nvcc):
@@ -34,7 +35,7 @@ def run(program, module, ops, deadline, say):
         program: compute-sanitizer.
         module: path of `_vit_cuda`.
         ops: some of `cases.OPS`.
-        deadline: value of `time.monotonic` after which no run starts.
+        deadline: value of `time.monotonic` at which the runs are ended.
         say: called with lines of progress.
 
     Returns:
@@ -45,12 +46,17 @@ def run(program, module, ops, deadline, say):
 
     def run_one(job):
         name, left = " ".join(job), deadline - time.monotonic()
-        if left < 5:
+        if left < LEAST_SECONDS:
             return not_run.append(name)
         tool, *words = job
         command = [program, "--tool", tool, "--error-exitcode", str(FOUND), sys.executable]
         command += ["-m", "benchmarks.gpu.sanitized", str(module), *words]
-        problems = _problems(command, min(left, MOST_SECONDS))
+        try:
+            problems = _problems(command, min(left, MOST_SECONDS))
+        except subprocess.TimeoutExpired:
+            if left < MOST_SECONDS:
+                return not_run.append(name)
+            problems = [f"did not end within {MOST_SECONDS} s"]
         found.append({"name": name, "problems": problems})
         say(f"sanitizer: {name}: {'; '.join(problems) or 'no errors'}")
 
@@ -61,18 +67,15 @@ def run(program, module, ops, deadline, say):
 
 
 def _problems(command, seconds):
-    try:
-        done = subprocess.run(
-            command,
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=seconds,
-        )
-    except subprocess.TimeoutExpired:
-        return [f"did not end within {seconds:.0f} s"]
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        timeout=seconds,
+    )
     return problems_in(done.returncode, done.stdout)
 
 

@@ -95,8 +95,11 @@ class Named:
         self.name, self.op, self.dtype = name, op, "float32"
 
 
-def run(names, monkeypatch, seconds=60.0, command=(sys.executable, str(WORKER)), workers=1):
-    monkeypatch.setattr(processes, "PATIENCE", 2)
+PROGRAM = (sys.executable, str(WORKER))
+
+
+def run(names, monkeypatch, seconds=60.0, command=PROGRAM, workers=1, patience=2):
+    monkeypatch.setattr(processes, "PATIENCE", patience)
     said = []
     answers, left = processes.run_cases(
         [Named(*name) if isinstance(name, tuple) else Named(name) for name in names],
@@ -138,6 +141,8 @@ def test_cases_are_given_up_after_three_deaths(monkeypatch):
     found, left, _ = run(names, monkeypatch, command=("false",))
     assert not left and all("died with exit code 1" in found[name][0] for name in "abc")
     assert found["d"] == found["f"] == ["not run: 3 processes died"]
+    found, left, _ = run(["a", "hangs", "b"], monkeypatch, seconds=3, patience=60)
+    assert found == {"a": []} and [case.name for case in left] == ["hangs", "b"]
     found, left, _ = run(["a", "b"], monkeypatch, seconds=-1)
     assert found == {} and [case.name for case in left] == ["a", "b"]
 
@@ -319,7 +324,7 @@ def test_the_resources_of_kernels_give_their_occupancy(tmp_path, monkeypatch):
 
 
 @pytest.mark.process
-def test_the_sanitizer_runs_every_tool_on_every_op_and_dtype(tmp_path):
+def test_the_sanitizer_runs_every_tool_on_every_op_and_dtype(tmp_path, monkeypatch):
     program = tmp_path / "compute-sanitizer"
     program.write_text(
         f"#!/bin/sh\ncase $* in *racecheck*taps*) exit 9;; esac\necho '2 calls'; echo '{CLEAN}'\n"
@@ -334,6 +339,10 @@ def test_the_sanitizer_runs_every_tool_on_every_op_and_dtype(tmp_path):
     }
     rows, left = sanitizer.run(program, "m.so", ops, time.monotonic(), said.append)
     assert not rows and {*left} == names
+    program.write_text("#!/bin/sh\nexec sleep 9\n")
+    monkeypatch.setattr(sanitizer, "LEAST_SECONDS", 0.1)
+    rows, left = sanitizer.run(program, "m.so", ["taps"], time.monotonic() + 0.5, said.append)
+    assert not rows and len(left) == 8
 
 
 @pytest.mark.parametrize(
