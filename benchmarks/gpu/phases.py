@@ -48,9 +48,13 @@ class Run:
     def note(self, phase, answers, left):
         """Keeps the answers of `processes.run_cases`."""
         self.found[phase] = [answer for answer in answers if "skipped" not in answer]
+        reasons = {}
         for answer in answers:
             if "skipped" in answer:
-                self.found["not_run"].append(f"{phase} {answer['name']}: {answer['skipped']}")
+                reasons.setdefault(answer["skipped"], []).append(answer["name"])
+        for reason, (name, *others) in reasons.items():
+            more = f" and {len(others)} more" if others else ""
+            self.skip(f"{phase} {name}{more}: {reason}")
         if left:
             self.skip(f"{phase} of {len(left)} cases, {left[0].name} first: no time left")
 

@@ -11,8 +11,8 @@ def summary(case, times):
         Dict of the case's `op`, `dtype`, `direction`, `batch`, `tokens`, `heads`, `size`;
         `systems`: name -> dict of `best_ms`, `median_ms`, `spread` (the middle half of the times
         as a fraction of the median), and `tflops` and `gbytes` (gigabytes of inputs and outputs
-        per second) of the best time, or of `refused`; `peer`: the
-        fastest other system; `best_ratio`, `median_ratio`: its times over ours, None without one.
+        per second) of the best time, or of `refused`; `peer`: the fastest other system;
+        `best_ratio`, `median_ratio`: its times over ours, None without one.
     """
     systems = {}
     for name, found in times.items():

@@ -15,8 +15,9 @@ TUNED = re.compile(r"<(__nv_bfloat16|__half), (64|80)\b")
 # Warps that a multiprocessor holds, by compute capability.
 _WARPS = {"80": 64, "86": 48, "89": 48, "90": 64, "100": 64, "120": 48}
 _REGISTERS = 65536
-# Registers are given to a warp in multiples of this number.
-_UNIT = 256
+# Registers are given to a warp in multiples of the first number; the warps that they suffice for
+# are a multiple of the second one, the parts of a multiprocessor.
+_UNIT, _PARTS = 256, 4
 
 
 def rows(module, nvcc):
@@ -56,7 +57,8 @@ def occupancy(registers, threads, arch):
     most = _WARPS[arch.rstrip("a")]
     warps = -(-threads // 32)
     of_warp = -(-registers * 32 // _UNIT) * _UNIT
-    blocks = min(_REGISTERS // of_warp // warps, most // warps)
+    suffice = _REGISTERS // of_warp // _PARTS * _PARTS
+    blocks = min(suffice, most) // warps
     return blocks * warps / most
 
 
