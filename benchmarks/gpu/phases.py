@@ -128,8 +128,8 @@ def time_all(run):
 
 def profile_attention(run):
     program = profile.find(run.found["machine"]["nvcc_path"])
-    seconds = min(30, run.deadline - time.monotonic())
-    if program is None or seconds < 5:
+    seconds = min(60, run.deadline - time.monotonic())
+    if program is None or seconds < 40:
         return run.skip("ncu: " + ("no time left" if program else "there is no ncu"))
     output = run.arguments.output / "ncu.txt"
     run.found["ncu"] = profile.run(program, run.module, output, seconds)

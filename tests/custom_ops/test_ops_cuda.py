@@ -76,7 +76,9 @@ def test_a_driver_that_does_not_fit_is_explained(cuda, tmp_path):
     own = compile_kernels(kernels, objects.cache())["cuda/cuda_execution.cu"]
     subprocess.run([*command, own, *kernels.link], cwd=tmp_path, check=True)
     done = subprocess.run([tmp_path / "program"], capture_output=True, text=True, check=True)
-    result, shared, driver, ptx, old_gpu, no_code, large, no_kernel, other = done.stdout.splitlines()
+    result, shared, driver, ptx, old_gpu, no_code, large, no_kernel, other = (
+        done.stdout.splitlines()
+    )
     assert driver == ptx and "illegal memory access" in other
     assert old_gpu == no_code and 'or use implementation="reference"' in old_gpu
     assert "no float64; cast it to float32" in no_kernel
