@@ -23,8 +23,7 @@ struct ForwardWarpgroup {
   WarpRows<T, kHead> queries;
   float sums[kHead / 8][4];
   uint32_t weights[kForwardBlocks.last / 16][4];  // of the keys [16 i, 16 i + 16)
-  float maxima[2], shifts[2],
-      totals[2];  // `totals` are those of the keys of this thread until finish
+  float maxima[2], totals[2];  // `totals` are those of the keys of this thread until finish
 
   VIT_DEVICE_METHOD void start(const Tile<T, 16, kHead>& tile, float factor) {
     queries.load(tile);
@@ -109,8 +108,8 @@ struct ForwardWarpgroup {
     }
   }
 
-  // Adds the totals of the threads of a row, writes the statistics and
-  // the output of the rows that exist. `row`: of the warp.
+  // Adds the totals of the threads of a row, and writes the statistics and the output of the rows
+  // that exist. `row`: of the warp.
   VIT_DEVICE_METHOD void finish(float* statistics, int64_t tokens, float of_largest,
                                 const Rows<T>& to, T* out, int row) {
     pin(sums);
@@ -146,7 +145,7 @@ VIT_KERNEL(kThreads, kBlocks, attention_forward_warpgroup, const ForwardWarpgrou
     const LineRows<T, kHead> keys = {shared_memory(), 16 * rows + 16};
     const LineRows<T, kHead> values = {keys.data + keys.kOctets * keys.pitch, keys.pitch};
     const int row = warp_index() % 4 * 16;  // of the warp in the tile
-    // Queries that are not computed yet, of the warp.
+    // The next queries of the warp arrive here while it computes others.
     const Tile<T, 16, kHead> stage = {reinterpret_cast<T*>(
         values.data + keys.kOctets * keys.pitch + warp_index() * Tile<T, 16, kHead>::kBytes)};
     const auto copy_queries = [&](int tile) {
@@ -165,7 +164,7 @@ VIT_KERNEL(kThreads, kBlocks, attention_forward_warpgroup, const ForwardWarpgrou
                                      tokens,
                                      static_cast<int>(shape.head_size),
                                      p.threads};
-    // Blocks of keys that are not the last one.
+    // Blocks of keys before the last one. The first tile starts with those that have arrived.
     const int whole = kIsShort ? 0 : (rows - kLastKeys) / kKeys;
     for (int i = 0; i < whole; ++i) {
       copy.start(i * kKeys, (i + 1) * kKeys);
