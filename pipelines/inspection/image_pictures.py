@@ -1,7 +1,7 @@
 """The pictures of single images."""
 
-from pipelines.inspection import captions, images, pictures
-from pipelines.reports import charts
+from pipelines.inspection import captions, images
+from pipelines.reports import charts, pictures
 from pipelines.reports.html_page import short
 
 MAPS = {"attention": "attention", "rollout": "rollout", "activation": "Grad-CAM"}
