@@ -67,7 +67,7 @@ def _look(one, index, original, name, album):
         "neighbors": [
             {
                 "title": f"{cosine:.2f}",
-                "uri": pictures.page_uri(one.seen[place], _NEIGHBOR),
+                "uri": pictures.page_uri(pictures.enlarged(one.seen[place]), _NEIGHBOR),
                 "hover": short(one.images[place].name, 200),
                 "anchor": "",
                 "note": short(one.images[place].name, 40),
