@@ -1,5 +1,6 @@
 """`pipelines.inspect`: its files agree with the functions, for every family; pages are inert."""
 
+import functools
 import json
 import os
 
@@ -75,7 +76,9 @@ FAMILIES = {
 }
 
 
+@functools.cache
 def subject_of(config, name="model", labels=()):
+    """The same for all tests, also its twin and its traced functions."""
     prepare = Preprocessing(image_size=config.image_size)
     return Subject(name, tiny.shared_of(config), prepare, Classes(labels=labels))
 
@@ -131,12 +134,20 @@ def test_every_family_has_what_exists_and_names_the_rest(family, tmp_path, logge
     assert len(shots) >= len(shown)
 
 
-def test_occlusion_and_curves_are_probabilities_of_covered_images(tmp_path):
-    subject, found = subject_of(tiny.config()), pictures(1)
-    run.run([subject], found, tmp_path, run.Options(target="3"))
-    [one] = record_of(tmp_path)[0]["images"]
+@pytest.fixture(scope="module")
+def inspected(tmp_path_factory):
+    """A subject, four prepared images, and what inspect.json has of them for class 3."""
+    subject, found = subject_of(tiny.config()), pictures(4)
+    folder = tmp_path_factory.mktemp("inspected")
+    run.run([subject], found, folder, run.Options(target="3"))
+    images = np.stack([subject.preprocessing(inspected_images.pixels(x)) for x in found])
+    return subject, images, record_of(folder)[0]["images"]
+
+
+def test_occlusion_and_curves_are_probabilities_of_covered_images(inspected):
+    subject, images, records = inspected
+    image, one = images[2], records[2]
     assert one["explained_class"] == 3
-    image = subject.preprocessing(inspected_images.pixels(found[0])).numpy()
 
     def probability(covered):
         pixels = image.copy()
@@ -160,13 +171,11 @@ def test_occlusion_and_curves_are_probabilities_of_covered_images(tmp_path):
     assert set(one["curves"]) == {"attention", "rollout", "activation", "chance"}
 
 
-def test_neighbors_are_the_most_similar_embeddings(tmp_path):
-    subject, found = subject_of(tiny.config()), pictures(4)
-    run.run([subject], found, tmp_path, run.Options(occludes=False))
-    images = np.stack([subject.preprocessing(inspected_images.pixels(x)) for x in found])
+def test_neighbors_are_the_most_similar_embeddings(inspected):
+    subject, images, records = inspected
     features = subject.model.features(images).numpy().astype(np.float64)
     features /= np.linalg.norm(features, axis=1, keepdims=True)
-    for index, one in enumerate(record_of(tmp_path)[0]["images"]):
+    for index, one in enumerate(records):
         cosines = features @ features[index]
         order = [x for x in np.argsort(-cosines) if x != index]
         assert [pair["image"] for pair in one["neighbors"]] == order
@@ -206,7 +215,7 @@ def test_hostile_names_are_readable_and_inert(tmp_path):
 
 
 def test_models_that_give_no_numbers_or_have_other_names_are_refused(tmp_path):
-    config = tiny.config()
+    config = tiny.config(layers=1)  # Its model keeps the values.
     subject = subject_of(config)
     subject.model.norm.gamma.assign(np.full(config.hidden_size, np.nan))
     with pytest.raises(RunError, match="model: results are not finite"):
@@ -245,8 +254,10 @@ class TestCommand:
             assert [one["explained_class"] for one in model["images"]] == [4, 4]
         page = ParsedPage((tmp_path / "runs/inspect/inspect.html").read_text())
         assert page.text("h2").count("Similarity of positions") == 1
-        result = command("inspect", *arguments, *data)
+        assert "model-2-filters.png" in os.listdir(tmp_path / "runs/inspect/pictures")
+        result = command("inspect", "--model=m.npz", "--show=1", "--noocclusion", *data)
         assert result.returncode == 0, "An earlier inspection is replaced."
+        assert "model-2-filters.png" not in os.listdir(tmp_path / "runs/inspect/pictures")
 
     def test_files_that_cannot_be_read_are_named(self, tmp_path, command):
         (tmp_path / "photos").mkdir()
