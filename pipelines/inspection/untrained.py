@@ -59,7 +59,7 @@ def checks(config, trained, random) -> list[Check]:
 
 
 def kind(found) -> str:
-    """The name "fail" if all checks that judge look random, "pass" if none does, else "mixed"."""
+    """What the checks say: "fail" if all look random, "pass" if none does, else "mixed"."""
     passed = {check.passed for check in found if check.passed is not None}
     return "pass" if passed == {True} else "mixed" if True in passed else "fail"
 
