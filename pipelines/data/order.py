@@ -33,6 +33,11 @@ BLOCKS_PER_WINDOW = 16
 _EVAL_WINDOW = 1024
 
 
+def spread(count, most):
+    """At most `most` of `count` indices, evenly from the first to the last: int64 `[n]`."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(np.int64))
+
+
 class Window(NamedTuple):
     """Examples that are read together, in the order in which they are yielded."""
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from pipelines.errors import UserError, counted
 from pipelines.evaluation import report
-from pipelines.reports import charts, html_page
-from pipelines.reports.html_page import short, thumbnail
+from pipelines.reports import charts, html_page, pictures
+from pipelines.reports.html_page import short
 from pipelines.runs.json_file import write_json
 from vit_tf.files import storage
 from vit_tf.files.atomic_file import write_atomically
@@ -83,7 +83,7 @@ def _single_label(folder, names, predicted):
     block = -(-classes // _MOST_CELLS)
     counts = report.confusion(labels, found, classes, block)
     shown = [short(name, 18) for name in names] if classes <= len(counts) else []
-    image = charts.confusion_png(counts, shown, block)
+    image = charts.confusion_matrix(counts, shown, block, png=True)
     write_atomically(os.path.join(folder, "confusion.png"), lambda file: file.write(image))
     _write_text(os.path.join(folder, "confusion.csv"), _confusion_rows(labels, found, names))
     edges = np.linspace(0, 1, report.BINS + 1)
@@ -209,7 +209,7 @@ def _thumbnails(source, ids):
     indices = np.flatnonzero(np.isin(source.ids(np.arange(source.num_examples)), ids))
     stored = source.read(indices)
     return {
-        int(example_id): thumbnail(decode_image(image), _SIDE)
+        int(example_id): pictures.shrunk(decode_image(image), _SIDE)
         for example_id, image in zip(stored.ids, stored.images, strict=True)
     }
 

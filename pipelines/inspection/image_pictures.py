@@ -1,7 +1,7 @@
 """The pictures of single images."""
 
-from pipelines.inspection import captions, images, pictures
-from pipelines.reports import charts
+from pipelines.inspection import captions, images
+from pipelines.reports import charts, pictures
 from pipelines.reports.html_page import short
 
 MAPS = {"attention": "attention", "rollout": "rollout", "activation": "Grad-CAM"}
@@ -67,7 +67,7 @@ def _look(one, index, original, name, album):
         "neighbors": [
             {
                 "title": f"{cosine:.2f}",
-                "uri": pictures.page_uri(one.seen[place], _NEIGHBOR),
+                "uri": pictures.page_uri(pictures.enlarged(one.seen[place]), _NEIGHBOR),
                 "hover": short(one.images[place].name, 200),
                 "anchor": "",
                 "note": short(one.images[place].name, 40),

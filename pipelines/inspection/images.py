@@ -7,6 +7,7 @@ import random
 import numpy as np
 import tensorflow as tf
 
+from pipelines.data import order
 from pipelines.errors import UserError, counted
 from pipelines.serving.prediction import Image, example_images, find_images
 from vit_tf.images import image_file
@@ -51,9 +52,7 @@ def from_source(source) -> tuple[list[Image], list[str]]:
     Raises:
         UserError: if none of the images can be decoded.
     """
-    count = min(MOST_IMAGES, source.num_examples)
-    indices = np.linspace(0, source.num_examples - 1, count).round().astype(np.int64)
-    examples = source.read(indices)
+    examples = source.read(order.spread(source.num_examples, MOST_IMAGES))
     readable, errors = [], []
     for content, label, example_id in zip(*examples, strict=True):
         name = source.path(int(example_id)) or source.describe(int(example_id))
@@ -114,5 +113,4 @@ def spread(images, most):
         _log.info(
             f"showing {most} of {counted(len(images), 'image')}; --show {len(images)} shows all"
         )
-    places = np.linspace(0, len(images) - 1, min(most, len(images))).round().astype(int)
-    return [images[place] for place in places]
+    return [images[place] for place in order.spread(len(images), most)]

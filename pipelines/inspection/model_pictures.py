@@ -3,8 +3,8 @@
 import math
 
 from pipelines.errors import counted
-from pipelines.inspection import captions, images, pictures
-from pipelines.reports import charts
+from pipelines.inspection import captions, images
+from pipelines.reports import charts, pictures
 from vit_tf.analysis import inspection
 
 _TWIN = "random weights"

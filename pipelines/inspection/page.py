@@ -6,10 +6,11 @@ import re
 import numpy as np
 
 from pipelines.errors import counted
-from pipelines.inspection import captions, pictures, untrained
+from pipelines.inspection import captions, untrained
 from pipelines.inspection.image_pictures import MAPS, image_looks
 from pipelines.inspection.model_pictures import model_parts
 from pipelines.inspection.subject import left_out_lines
+from pipelines.reports import pictures
 from pipelines.reports.html_page import short, write_page
 from vit_tf.files import storage
 from vit_tf.files.atomic_file import write_atomically
@@ -77,7 +78,7 @@ def _model(one, name):
         "summary": f"{config.summary()}; images of {height} x {width} pixels, {classes}. The twin "
         "has the same architecture and random weights.",
         "verdict": text,
-        "untrained": text.startswith("LOOKS"),
+        "kind": untrained.kind(one.checks),
         "checks": [[check.name, check.value, check.expected] for check in one.checks],
         "left_out": left_out_lines(one.subject),
     }

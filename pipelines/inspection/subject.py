@@ -81,11 +81,14 @@ class Subject:
             features = tf.cast(model.features(images), tf.float32)
             pooled = features if model.config.pooled else tf.reduce_mean(features, axis=1)
             if model.head is None:
-                return tf.zeros([len(images), 0]), pooled
+                return tf.zeros([tf.shape(images)[0], 0]), pooled
             # The head is linear: the mean of the logits is the logit of the mean.
             return classes.to_probabilities(model.head(pooled)), pooled
 
-        return tf.function(forward)
+        size = [None, *self.config.image_size, 3]
+        signature = [tf.TensorSpec(size, self.preprocessing.dtype)]
+        # One trace for all numbers of images: tracing takes seconds for deep models.
+        return tf.function(forward, signature, autograph=False)
 
     def cells(self, shape):
         """(height, width) in pixels of the cells of a map of `shape`, rows and columns."""

@@ -58,18 +58,22 @@ def checks(config, trained, random) -> list[Check]:
     return found
 
 
+def kind(found) -> str:
+    """What the checks say: "fail" if all look random, "pass" if none does, else "mixed"."""
+    passed = {check.passed for check in found if check.passed is not None}
+    return "pass" if passed == {True} else "mixed" if True in passed else "fail"
+
+
 def verdict(found) -> str:
     """The checks in a sentence."""
-    judged = [check for check in found if check.passed is not None]
-    random = [check for check in judged if not check.passed]
-    if len(random) == len(judged):
-        return f"LOOKS UNTRAINED: {len(judged)} of {len(judged)} numbers like random weights."
-    if not random:
-        return f"Looks trained: no number of {len(judged)} is like that of random weights."
-    return (
-        f"Looks trained by {len(judged) - len(random)} of {len(judged)} numbers; the rest are like "
-        "those of random weights, as in small or briefly trained models."
-    )
+    judged = [check.passed for check in found if check.passed is not None]
+    count = len(judged)
+    return {
+        "fail": f"LOOKS UNTRAINED: {count} of {count} numbers like random weights.",
+        "pass": f"Looks trained: no number of {count} is like that of random weights.",
+        "mixed": f"Looks trained by {sum(judged)} of {count} numbers; the rest are like those of "
+        "random weights, as in small or briefly trained models.",
+    }[kind(found)]
 
 
 def _check(name, value, random, times):

@@ -8,7 +8,6 @@ import warnings
 
 import matplotlib
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import StrMethodFormatter
 
@@ -136,7 +135,7 @@ def heat_maps(maps, columns, label, low, high, bar=False) -> Chart:
         return _chart(figure, label)
 
 
-def confusion_matrix(counts, names, step=1) -> Chart:
+def confusion_matrix(counts, names, step=1, png=False) -> Chart:
     """A confusion matrix: rows are labels, columns predicted classes.
 
     The color is the share of the images of a row, on a square-root scale: few confusions are
@@ -146,15 +145,10 @@ def confusion_matrix(counts, names, step=1) -> Chart:
         counts: int `[m, m]`.
         names: of the classes, short ones; not read if there are more than 40.
         step: number of classes that share a row, for the indices on the axes.
+        png: whether to return a PNG file instead, as bytes.
     """
     with matplotlib.rc_context(_STYLE):
-        return _chart(_confusion_figure(counts, names, step), "confusion matrix")
-
-
-def confusion_png(counts, names, step=1) -> bytes:
-    """The same as `confusion_matrix`, as a PNG file with a white background."""
-    with matplotlib.rc_context(_STYLE), _without_font_warnings():
-        return _png(_confusion_figure(counts, names, step))
+        return _chart(_confusion_figure(counts, names, step), "confusion matrix", png)
 
 
 def _confusion_figure(counts, names, step):
@@ -225,22 +219,6 @@ def reliability(bins) -> Chart:
         return _chart(figure, "accuracy and number of images at each largest probability")
 
 
-def distances(values, uniform):
-    """A picture of attention distances over the layers: uint8 `[h, w, 3]`.
-
-    Args:
-        values: float `[L, heads]`, in pixels.
-        uniform: that of equal attention to all tokens, as a dashed line.
-    """
-    with matplotlib.rc_context(_STYLE):
-        figure = _heads_figure({"": values}, "attention distance in pixels", uniform)
-        figure.set_size_inches(4.0, 3.0)
-        figure.set(dpi=100, facecolor="white")
-        canvas = FigureCanvasAgg(figure)
-        canvas.draw()
-        return np.asarray(canvas.buffer_rgba())[..., :3]
-
-
 def heads_chart(values, y_label, line=None, png=False) -> Chart:
     """A point for every head over the layers, and the mean of each layer.
 
@@ -302,7 +280,8 @@ def _chart(figure, label, png=False):
 
 def _png(figure):
     file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=200, facecolor="white")
+    with _without_font_warnings():
+        figure.savefig(file, format="png", dpi=200, facecolor="white")
     return file.getvalue()
 
 

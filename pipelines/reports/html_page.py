@@ -26,23 +26,6 @@ def data_uri(image):
     return f"data:image/png;base64,{data}"
 
 
-def thumbnail(image, side):
-    """A picture reduced so that its longer side is at most `side` pixels.
-
-    Args:
-        image: uint8 `[h, w, 3]`, a tensor.
-        side: in pixels.
-
-    Returns:
-        uint8 array `[h', w', 3]`; a smaller image as it is.
-    """
-    scale = side / max(image.shape[:2])
-    if scale >= 1:
-        return image.numpy()
-    size = [max(1, round(each * scale)) for each in image.shape[:2]]
-    return tf.cast(tf.round(tf.image.resize(image, size, method="area")), tf.uint8).numpy()
-
-
 def short(text, most=60):
     """A name of the user on one line, cut to `most` characters; the end is then an ellipsis.
 

@@ -6,9 +6,10 @@ import dataclasses
 import numpy as np
 import tensorflow as tf
 
+from pipelines.data.order import spread
 from pipelines.errors import UserError, counted
-from pipelines.reports import charts
-from pipelines.reports.html_page import short, thumbnail
+from pipelines.reports import charts, pictures
+from pipelines.reports.html_page import short
 from pipelines.reports.tensorboard import VALIDATION
 from vit_tf import analysis
 from vit_tf.analysis import inspection
@@ -73,28 +74,35 @@ class ModelPictures:
         parts = range(0, len(self._pixels), _AT_ONCE)
         values = [self._embed(self._inputs(slice(i, i + _AT_ONCE))).numpy() for i in parts]
         board.embeddings(step, np.concatenate(values))
-        eight = _spread(len(self._pixels), _IMAGES)
+        eight = spread(len(self._pixels), _IMAGES)
         found = self._explain(self._inputs(eight))
         arrays = {name: value.numpy() for name, value in found.items()}
+        for tag, (drawn, text) in self._drawn(eight, arrays).items():
+            board.images(tag, step, drawn / 127.5 - 1, text, VALIDATION)
+        means = {
+            f"attention distance/layer {layer:02}": float(heads.mean())
+            for layer, heads in enumerate(arrays.get("distance", ()), start=1)
+        }
+        board.scalars(VALIDATION, step, means)
+
+    def _drawn(self, eight, arrays):
+        """Tag -> the pictures of `_explained` arrays, uint8 `[n, h, w, 3]`, and what they show."""
+        found, model = {}, self._model
         if "attention" in arrays:
-            pixels = self._pixels[eight]
-            drawn, text = _draw_attention(pixels, arrays["attention"], arrays["rollout"])
-            board.images("attention", step, drawn, text, VALIDATION)
+            found["attention"] = _draw_attention(
+                self._pixels[eight], arrays["attention"], arrays["rollout"]
+            )
         if "positions" in arrays:
             drawn = self._draw_similarity(arrays["positions"])
-            board.images("position similarity", step, drawn, _SIMILARITY, VALIDATION)
+            found["position similarity"] = drawn[None], _SIMILARITY
         if "distance" in arrays:
-            distance = arrays["distance"]
             uniform = inspection.uniform_distance(
-                self._model.grid, self._model.config.patch_pixels, self._model.num_prefix_tokens
+                model.grid, model.config.patch_pixels, model.num_prefix_tokens
             )
-            drawn = charts.distances(distance, uniform)[None] / 127.5 - 1
-            board.images("attention distance", step, drawn, _DISTANCE, VALIDATION)
-            means = {
-                f"attention distance/layer {layer:02}": float(heads.mean())
-                for layer, heads in enumerate(distance, start=1)
-            }
-            board.scalars(VALIDATION, step, means)
+            values = {"": arrays["distance"]}
+            chart = charts.heads_chart(values, "distance in pixels", uniform, png=True)
+            found["attention distance"] = tf.io.decode_png(chart).numpy()[None], _DISTANCE
+        return found
 
     def _read(self):
         """The images before normalization, uint8 `[n, h, w, 3]`, their labels and thumbnails.
@@ -103,13 +111,13 @@ class ModelPictures:
         """
         source, prepare = self._data.source, self._data.preprocessing
         # From all of the data, which may be sorted by class.
-        stored = source.read(_spread(source.num_examples, self._count))
+        stored = source.read(spread(source.num_examples, self._count))
         found = []
         for image, label in zip(stored.images, stored.labels, strict=True):
             with contextlib.suppress(tf.errors.OpError):
                 pixels = to_uint8(prepare.resized(decode_image(image)))
                 name = short(", ".join(source.labels[one] for one in np.atleast_1d(label)))
-                found.append((pixels.numpy(), name, thumbnail(pixels, _THUMBNAIL)))
+                found.append((pixels.numpy(), name, pictures.shrunk(pixels, _THUMBNAIL)))
         if not found:
             raise UserError(
                 f"None of {counted(self._count, 'image')} of {source} can be read. Is it the right "
@@ -159,31 +167,19 @@ class ModelPictures:
         """One tile for each patch, up to 16 in a row: its similarity with all patches."""
         model = self._model
         maps = inspection.position_similarity(table, model.grid, model.num_prefix_tokens)
-        rows, columns = model.grid
-        maps = maps[_spread(rows, _MOST_TILES)][:, _spread(columns, _MOST_TILES)]
-        colored = charts.colors((maps + 1) / 2)[..., :3]
-        times = max(1, 2 * _SIDE // (len(maps) * rows))
-        colored = colored.repeat(times, axis=2).repeat(times, axis=3)
-        gap = [(0, 0)] * 2 + [(0, _GAP)] * 2 + [(0, 0)]
-        padded = np.pad(colored, gap, constant_values=1)
-        down, across, height, width, _ = padded.shape
-        picture = padded.transpose(0, 2, 1, 3, 4).reshape(1, down * height, across * width, 3)
-        return tf.constant(picture[:, :-_GAP, :-_GAP] * 2 - 1, tf.float32)
+        rows, columns = (spread(side, _MOST_TILES) for side in model.grid)
+        return pictures.similarity(maps[rows][:, columns])
 
 
 def _draw_attention(pixels, maps, rollout):
     """Images, each beside its attention in some layers and its rollout; and a description."""
-    height, width = pixels.shape[1:3]
-    longer = max(height, width)
-    scale = _SIDE // longer if longer <= _SIDE else _SIDE / longer
-    size = [max(1, round(side * scale)) for side in (height, width)]
-    layers = _spread(maps.shape[1], _MOST_LAYERS)
-    maps = np.concatenate([maps[:, layers], rollout[:, None]], axis=1)
-    colored = charts.colors(inspection.to_unit_range(maps, axis=(2, 3)))[..., :3]
-    columns = [tf.image.resize(pixels / 255, size, "nearest" if scale >= 1 else "area")]
-    columns += [tf.image.resize(column, size, "nearest") for column in colored.swapaxes(0, 1)]
-    gap = [[0, 0], [0, 0], [0, _GAP], [0, 0]]
-    padded = [tf.pad(tf.cast(x, tf.float32), gap, constant_values=1.0) for x in columns]
+    layers = spread(maps.shape[1], _MOST_LAYERS)
+    colored = pictures.heats(np.concatenate([maps[:, layers], rollout[:, None]], axis=1))
+    drawn = []
+    for image, row in zip(pixels, colored, strict=True):
+        image = pictures.shrunk(pictures.enlarged(image, _SIDE), _SIDE)
+        stretched = tf.image.resize(row, image.shape[:2], "nearest").numpy()
+        drawn.append(pictures.tiles(np.stack([image, *stretched]), 1 + len(row), _GAP))
     names = ", ".join(str(layer + 1) for layer in layers)
     text = (
         "Image, then how much attention each patch gets: from the class token, or without one "
@@ -191,9 +187,4 @@ def _draw_attention(pixels, maps, rollout):
         "through all layers (attention rollout, figure 6). Each map has its own scale: violet "
         "is its minimum, yellow its maximum."
     )
-    return tf.concat(padded, axis=2)[:, :, :-_GAP] * 2 - 1, text
-
-
-def _spread(count, most):
-    """At most `most` indices below `count`, evenly from the first to the last."""
-    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
+    return np.stack(drawn), text

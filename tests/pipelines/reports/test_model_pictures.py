@@ -107,11 +107,9 @@ def test_everything_is_that_of_the_model(source, tmp_path):
 
     similarity = inspection.position_similarity(model.position_table().numpy(), (2, 3))
     (tiles,) = _pictures(accumulator, "position similarity")
-    times = 320 // 4
-    assert tiles.shape == (4 * times + 2, 9 * times + 4, 3)
-    tile = tiles[2 * times + 2 :, 3 * times + 2 : 6 * times + 2][
-        times // 2 :: times, times // 2 :: times
-    ]
+    times = round(448 / 11)  # Tiles of 2 x 3 pixels and gaps of one, enlarged.
+    assert tiles.shape == (5 * times, 11 * times, 3)
+    tile = tiles[times // 2 :: times, times // 2 :: times][3:, 4:7]
     expected = 255 * charts.colors((similarity[1, 1] + 1) / 2)[..., :3]
     np.testing.assert_allclose(tile, expected, atol=1)
 
@@ -184,7 +182,7 @@ def test_large_images_and_grids_are_reduced(tmp_path):
     assert list(embedding.sprite.single_image_dim) == [24, 32]
     assert _pictures(accumulator, "attention").shape == (3, 160, 3 * 120 + 4, 3)
     (tiles,) = _pictures(accumulator, "position similarity")
-    assert tiles.shape == (16 * 27 - 2, 16 * 20 - 2, 3)
+    assert tiles.shape == (16 * 26 - 1, 16 * 19 - 1, 3)
 
 
 def test_images_that_cannot_be_decoded_are_left_out(tmp_path):

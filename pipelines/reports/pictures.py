@@ -25,10 +25,10 @@ def enlarged(image, side=SIDE):
 
 
 def shrunk(image, most):
-    """The image with a longer side of at most `most` pixels."""
+    """The image, an array or a tensor, with a longer side of at most `most` pixels: an array."""
     scale = most / max(image.shape[:2])
     if scale >= 1:
-        return image
+        return np.asarray(image)
     size = [max(1, round(side * scale)) for side in image.shape[:2]]
     small = tf.image.resize(image, size, method="area").numpy()
     return np.round(small).astype(np.uint8)
@@ -56,6 +56,11 @@ def heat(values, low=None, high=None):
     else:
         scaled = np.clip((np.asarray(values) - low) / (high - low), 0, 1)
     return _to_uint8(charts.colors(scaled)[..., :3])
+
+
+def heats(maps):
+    """Maps `[..., rows, columns]` as `heat` draws them, each on its own scale."""
+    return _to_uint8(charts.colors(inspection.to_unit_range(maps, axis=(-2, -1)))[..., :3])
 
 
 def overlay(values, seen, cell):
@@ -115,8 +120,7 @@ def heads(maps):
     Args:
         maps: float `[layers, heads, rows, columns]`.
     """
-    scaled = inspection.to_unit_range(maps, axis=(2, 3))
-    colored = _to_uint8(charts.colors(scaled)[..., :3])
+    colored = heats(maps)
     return enlarged(tiles(colored.reshape(-1, *colored.shape[2:]), maps.shape[1]), 2 * SIDE)
 
 
