@@ -19,12 +19,6 @@ bool is_16_bit(DType type) { return type == DType::kBfloat16 || type == DType::k
 
 }  // namespace
 
-CudaResult attention_limits(const AttentionProblem& problem, int64_t* most_shared) {
-  if (problem.type == DType::kFloat64) return CudaResult::kNoKernel;
-  if (problem.shape.head_size > 0x7fffffff) return CudaResult::kTooLarge;
-  return most_shared_bytes(most_shared);
-}
-
 AttentionPath attention_path(DType type, int64_t head_size, int64_t most_shared) {
   const bool fits = head_size <= 128 && most_tensor_bytes(head_size) <= most_shared;
   return is_16_bit(type) && fits ? AttentionPath::kTensor : AttentionPath::kScalar;

@@ -3,14 +3,9 @@
 #define CUSTOM_OPS_CUDA_ATTENTION_ATTENTION_GEOMETRY_H_
 
 #include "custom_ops/cc/attention_problem.h"
-#include "custom_ops/cuda/cuda_execution.h"
 #include "custom_ops/cuda/launch.h"
 
 namespace vit {
-
-// The bytes of shared memory that a block of the current GPU may have. kNoKernel: float64.
-// kTooLarge: heads whose size int does not count.
-CudaResult attention_limits(const AttentionProblem& problem, int64_t* most_shared);
 
 // kTensor: bfloat16 and float16 with heads of up to 128 elements, on tensor cores. kScalar: all
 // others, with the arithmetic of float (FFMA). All kernels of a problem take the same path, so that

@@ -197,8 +197,10 @@ VIT_KERNEL(kThreads, kBlocks, attention_forward_warpgroup, const ForwardWarpgrou
         add(Pieces<kLastKeys / 16>{}, whole);
       }
       is_first = false;
-      if (!kIsShort && next < last_tile) copy_queries(next);
-      if (!kIsShort) wait_for_products();
+      if constexpr (!kIsShort) {
+        wait_for_products();
+        if (next < last_tile) copy_queries(next);
+      }
       group.finish(statistics_of(p.problem.statistics, shape, index) + token, shape.tokens,
                    p.scales.of_largest,
                    rows_of_out<T>(shape, p.problem.out, line, token, kWarpgroupRows, true),

@@ -8,6 +8,14 @@
 
 namespace vit {
 
+// The bytes of shared memory that a block of the current GPU may have. kNoKernel: float64.
+// kTooLarge: heads whose size int does not count.
+inline CudaResult attention_limits(const AttentionProblem& problem, int64_t* most_shared) {
+  if (problem.type == DType::kFloat64) return CudaResult::kNoKernel;
+  if (problem.shape.head_size > 0x7fffffff) return CudaResult::kTooLarge;
+  return most_shared_bytes(most_shared);
+}
+
 // LogitScales as kernels use them.
 struct KernelScales {
   float of_queries, of_products, of_exponents, of_largest;
