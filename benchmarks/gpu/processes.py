@@ -22,6 +22,24 @@ MOST_DEATHS = 3
 UNUSABLE = 3
 
 
+def output_of(command, seconds):
+    """Runs a program in the checkout; returns its exit code and what it printed.
+
+    Raises:
+        subprocess.TimeoutExpired: if it did not end in time.
+    """
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        timeout=seconds,
+    )
+    return done.returncode, done.stdout
+
+
 class Progress:
     """Prints how far the cases of a phase are, every five seconds; for several threads."""
 

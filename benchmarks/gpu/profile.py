@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 
-from tests.checkout import ROOT
+from benchmarks.gpu import processes
 
 # Percent of the cycles in which the tensor cores work.
 _TENSOR = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"
@@ -44,23 +44,15 @@ def run(program, module, output, seconds):
     # Not every version knows the metric of the tensor cores.
     for metrics in (["--metrics", _TENSOR], []):
         try:
-            done = subprocess.run(
-                [*command, *metrics, *script],
-                cwd=ROOT,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                timeout=seconds,
-            )
+            code, text = processes.output_of([*command, *metrics, *script], seconds)
         except subprocess.TimeoutExpired:
             return [_failed(f"did not end within {seconds:.0f} s")]
-        output.write_text(done.stdout)
-        rows = parse(done.stdout)
-        if rows and done.returncode == 0:
+        output.write_text(text)
+        rows = parse(text)
+        if rows and code == 0:
             return rows
-    errors = re.findall(r"==ERROR== (.*)", done.stdout)
-    return [_failed("; ".join(errors[:3]) or f"exit code {done.returncode}")]
+    errors = re.findall(r"==ERROR== (.*)", text)
+    return [_failed("; ".join(errors[:3]) or f"exit code {code}")]
 
 
 def parse(text):

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 
-from tests.checkout import ROOT
+from benchmarks.gpu import processes
 
 # The one that takes longest first.
 TOOLS = ("racecheck", "initcheck", "memcheck", "synccheck")
@@ -52,7 +52,7 @@ def run(program, module, ops, deadline, say):
         command = [program, "--tool", tool, "--error-exitcode", str(FOUND), sys.executable]
         command += ["-m", "benchmarks.gpu.sanitized", str(module), *words]
         try:
-            problems = _problems(command, min(left, MOST_SECONDS))
+            problems = problems_in(*processes.output_of(command, min(left, MOST_SECONDS)))
         except subprocess.TimeoutExpired:
             if left < MOST_SECONDS:
                 return not_run.append(name)
@@ -64,19 +64,6 @@ def run(program, module, ops, deadline, say):
     with concurrent.futures.ThreadPoolExecutor(min(12, len(os.sched_getaffinity(0)))) as pool:
         list(pool.map(run_one, jobs))
     return sorted(found, key=lambda row: row["name"]), sorted(not_run)
-
-
-def _problems(command, seconds):
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        timeout=seconds,
-    )
-    return problems_in(done.returncode, done.stdout)
 
 
 def problems_in(code, text):

@@ -68,6 +68,26 @@ cudaError_t find_devices(const void* data, int* of_data, int* current) {
   return cudaGetDevice(current);
 }
 
+// Numbers of GPUs, by the number of the GPU; 0: not asked yet.
+using Answers = std::atomic<int>[64];
+
+// A number, not 0, of the current GPU of the thread. `ask(device, &value)` is called once for each
+// GPU, and again after an error.
+template <class Ask>
+cudaError_t ask_once(Answers& known, int* value, const Ask& ask) {
+  int device = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  const bool is_counted = device < static_cast<int>(sizeof(known) / sizeof(known[0]));
+  if (error == cudaSuccess && is_counted && known[device]) {
+    *value = known[device];
+    return error;
+  }
+  if (error == cudaSuccess) error = ask(device, value);
+  if (error == cudaSuccess && is_counted) known[device] = *value;
+  if (error != cudaSuccess) cudaGetLastError();  // the next call of another would report it
+  return error;
+}
+
 // Tells by its attributes for which GPU the code is that runs here.
 __global__ void code_of_this_gpu() {}
 
@@ -90,35 +110,32 @@ CurrentDevice::~CurrentDevice() {
 }
 
 CudaResult most_shared_bytes(int64_t* bytes) {
-  constexpr int kDevices = 64;
-  static std::atomic<int> known[kDevices] = {};  // 0: not asked yet
-  int device = 0, found = 0;
-  cudaError_t error = cudaGetDevice(&device);
-  if (error == cudaSuccess && device < kDevices) found = known[device];
-  if (error == cudaSuccess && found == 0) {
-    error = cudaDeviceGetAttribute(&found, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-    if (error == cudaSuccess && device < kDevices) known[device] = found;
-  }
-  if (error != cudaSuccess) cudaGetLastError();  // the next call of another would report it
+  static Answers known;
+  int found = 0;
+  const cudaError_t error = ask_once(known, &found, [](int device, int* value) {
+    return cudaDeviceGetAttribute(value, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  });
   *bytes = found;
   return static_cast<CudaResult>(error);
 }
 
 bool has_warpgroups() {
-  constexpr int kDevices = 64;
-  static std::atomic<int> known[kDevices] = {};  // 0: not asked yet; 1: no; 2: yes
-  int device = 0, major = 0, minor = 0;
-  if (cudaGetDevice(&device) != cudaSuccess || device >= kDevices) return false;
-  if (known[device] == 0) {
+  static Answers known;
+  enum { kNo = 1, kYes };
+  int found = kNo;
+  ask_once(known, &found, [](int device, int* value) {
+    int major = 0, minor = 0;
     cudaFuncAttributes attributes = {};
-    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-    cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
-    // Code that the driver compiled is that for all GPUs, which does not use them.
-    const bool is_known = cudaFuncGetAttributes(&attributes, code_of_this_gpu) == cudaSuccess;
-    known[device] = major == 9 && minor == 0 && is_known && attributes.ptxVersion >= 90 ? 2 : 1;
-    cudaGetLastError();
-  }
-  return known[device] == 2;
+    cudaError_t error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    if (error != cudaSuccess) return error;
+    error = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
+    if (error != cudaSuccess) return error;
+    error = cudaFuncGetAttributes(&attributes, code_of_this_gpu);
+    // Code that the driver compiled from PTX is that for all GPUs, which does not use them.
+    *value = major == 9 && minor == 0 && attributes.ptxVersion >= 90 ? kYes : kNo;
+    return error;
+  });
+  return found == kYes;
 }
 
 CudaResult set_to_zero(void* data, int64_t bytes, const CudaExecution& execution) {

@@ -135,26 +135,13 @@ VIT_DEVICE void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }
 
-// As wait_for_copies<pending>, or for more copies.
-VIT_DEVICE void wait_for_copies(int pending) {
-  switch (pending) {
-    case 0:
-      return wait_for_copies<0>();
-    case 1:
-      return wait_for_copies<1>();
-    case 2:
-      return wait_for_copies<2>();
-    case 3:
-      return wait_for_copies<3>();
-    case 4:
-      return wait_for_copies<4>();
-    case 5:
-      return wait_for_copies<5>();
-    case 6:
-      return wait_for_copies<6>();
-    default:
-      return wait_for_copies<7>();
+// As wait_for_copies<pending>; if more than kMost are pending, waits until kMost are.
+template <int kMost = 7>
+VIT_DEVICE void wait_for_all_copies_but(int pending) {
+  if constexpr (kMost > 0) {
+    if (pending < kMost) return wait_for_all_copies_but<kMost - 1>(pending);
   }
+  wait_for_copies<kMost>();
 }
 
 // Reads or writes kWords words, aligned to their size: 1, 2 or 4.

@@ -211,6 +211,27 @@ struct WarpRows {
   }
 };
 
+// Starts sums = a (rows [first, first + 16 kPieces) of b)^T.
+template <int kPieces, class T, int kHead>
+VIT_DEVICE void start_row_products(const WarpRows<T, kHead>& a, const LineRows<T, kHead>& b,
+                                   int first, float (&sums)[2 * kPieces][4]) {
+#pragma unroll
+  for (int k = 0; k < kHead / 16; ++k) {
+    start_products<T, 16 * kPieces, false>(a.a[k], b.transposed(first, 16 * k), sums, k > 0);
+  }
+}
+
+// Starts sums = a (rows [first, first + 16 kPieces) of b), added to the sums if `add`. `a` has 16
+// columns in each element, of which the kPieces first count.
+template <int kPieces, class T, int kHead, int kMost>
+VIT_DEVICE void start_weighted_rows(const uint32_t (&a)[kMost][4], const LineRows<T, kHead>& b,
+                                    int first, float (&sums)[kHead / 8][4], bool add) {
+#pragma unroll
+  for (int i = 0; i < kPieces; ++i) {
+    start_products<T, kHead, true>(a[i], b.rows(first + 16 * i), sums, add || i > 0);
+  }
+}
+
 template <int count>
 struct Pieces {
   static constexpr int value = count;

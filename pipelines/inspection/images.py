@@ -34,16 +34,7 @@ def from_paths(paths) -> tuple[list[Image], list[str]]:
         chosen = sorted(random.Random(0).sample(range(len(images)), MOST_IMAGES))
         images = [images[index] for index in chosen]
     errors = [image.error for image in found if image.error]
-    readable = []
-    for image in images:
-        try:
-            pixels(image)
-            readable.append(image)
-        except UserError as error:
-            errors.append(str(error))
-    if not readable:
-        raise UserError(" ".join(errors[:5]))
-    return readable, errors
+    return _readable(images, errors)
 
 
 def from_source(source) -> tuple[list[Image], list[str]]:
@@ -53,19 +44,26 @@ def from_source(source) -> tuple[list[Image], list[str]]:
         UserError: if none of the images can be decoded.
     """
     examples = source.read(order.spread(source.num_examples, MOST_IMAGES))
-    readable, errors = [], []
+    images = []
     for content, label, example_id in zip(*examples, strict=True):
         name = source.path(int(example_id)) or source.describe(int(example_id))
         if not source.multi_label:
             name += f", a {source.labels[label]}"
-        image = Image(name, content)
+        images.append(Image(name, content))
+    return _readable(images, [])
+
+
+def _readable(images, errors):
+    """The images that can be decoded, and `errors` with those of the others behind them."""
+    readable = []
+    for image in images:
         try:
             pixels(image)
             readable.append(image)
         except UserError as error:
             errors.append(str(error))
     if not readable:
-        raise UserError(f"None of the images of {source} can be read. {errors[0]}")
+        raise UserError(f"None of the images can be read. {' '.join(errors[:5])}")
     return readable, errors
 
 

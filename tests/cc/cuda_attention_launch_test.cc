@@ -370,6 +370,10 @@ void test_warpgroup_geometry() {
     }
   }
   testing("warpgroups: other types and sizes");
+  // Found at once: a loop over the tiles would take minutes.
+  const vit::AttentionShape endless = vit::sequence_shape(1, int64_t{1} << 40, 1, 64);
+  EXPECT(!vit::forward_warpgroup_geometry(DType::kBfloat16, endless, kShared).is_possible, "2^40");
+  EXPECT(!vit::backward_warpgroup_geometry(DType::kBfloat16, endless, kShared).is_possible, "2^40");
   const vit::AttentionShape shape = vit::sequence_shape(1, 65, 1, 64);
   const vit::AttentionShape large = vit::sequence_shape(1, 65, 1, 81);
   EXPECT(!vit::forward_warpgroup_geometry(DType::kFloat32, shape, kShared).is_possible, "float32");

@@ -307,7 +307,7 @@ VIT_DEVICE void wait_for_copies() {
   vit_test::emulated_wait(pending);
 }
 
-VIT_DEVICE void wait_for_copies(int pending) { vit_test::emulated_wait(pending); }
+VIT_DEVICE void wait_for_all_copies_but(int pending) { vit_test::emulated_wait(pending); }
 
 template <int kWords>
 VIT_DEVICE void load_words(const void* from, uint32_t* words) {

@@ -97,6 +97,7 @@ WarpgroupLines warpgroup_lines(const AttentionShape& shape, WarpgroupBlocks rows
                                int64_t bytes_of_group, int most, int64_t most_shared) {
   const int64_t tiles = ceil_divide(shape.tokens, 64), lines = lines_of(shape);
   WarpgroupLines best = {};
+  if (bytes + bytes_of_group > most_shared) return best;
   int64_t least = 0;
   for (int64_t per_block = 1; per_block <= tiles; ++per_block) {
     // The blocks that a multiprocessor runs at a time, and their warpgroups: as many warpgroups as

@@ -9,9 +9,10 @@ namespace vit {
 
 // kTensor: bfloat16 and float16 with heads of up to 128 elements, on tensor cores. kScalar: all
 // others, with the arithmetic of float (FFMA). All kernels of a problem take the same path, so that
-// they compute the same logits. `most_shared`, here and below: the bytes of shared memory that a
-// block may have. Tensor cores need 47 KB for heads of up to 64 elements, 57 KB up to 80, and 87 KB
-// up to 128.
+// they compute the same logits; those of warpgroups, which are a part of kTensor, may differ from
+// the others of it in the last bit. `most_shared`, here and below: the bytes of shared memory that
+// a block may have. Tensor cores need 47 KB for heads of up to 64 elements, 57 KB up to 80, and 87
+// KB up to 128.
 enum class AttentionPath { kTensor, kScalar };
 AttentionPath attention_path(DType type, int64_t head_size, int64_t most_shared);
 
@@ -79,7 +80,8 @@ int64_t line_rows(const AttentionShape& shape, WarpgroupBlocks blocks);
 int64_t line_bytes(const AttentionShape& shape, WarpgroupBlocks blocks);
 
 // Divides lines among blocks with `bytes` of shared memory, and `bytes_of_group` more for each of
-// their warpgroups. A multiprocessor has registers for `most` warpgroups.
+// their warpgroups. A multiprocessor has registers for `most` warpgroups. 0 groups: a line does not
+// fit.
 WarpgroupLines warpgroup_lines(const AttentionShape& shape, WarpgroupBlocks blocks, int64_t bytes,
                                int64_t bytes_of_group, int most, int64_t most_shared);
 

@@ -41,22 +41,14 @@ struct ForwardWarpgroup {
                                   int first, int count, bool has_rows, float factor) {
     float logits[2 * kPieces][4];
     begin_products();
-#pragma unroll
-    for (int k = 0; k < kHead / 16; ++k) {
-      start_products<T, 16 * kPieces, false>(queries.a[k], keys.transposed(first, 16 * k), logits,
-                                             k > 0);
-    }
+    start_row_products<kPieces>(queries, keys, first, logits);
     wait_for_products();
     pin(logits);
     if (!kIsOnly) pin(sums);
     if (kIsOnly || has_rows) weigh<kPieces, kIsOnly>(count, factor, logits);
     if (!kIsOnly) pin(sums);
     begin_products();
-#pragma unroll
-    for (int i = 0; i < kPieces; ++i) {
-      start_products<T, kHead, true>(weights[i], values.rows(first + 16 * i), sums,
-                                     !kIsOnly || i > 0);
-    }
+    start_weighted_rows<kPieces>(weights, values, first, sums, !kIsOnly);
     if (kIsOnly) {
       wait_for_products();
       pin(sums);
@@ -177,12 +169,12 @@ VIT_KERNEL(kThreads, kBlocks, attention_forward_warpgroup, const ForwardWarpgrou
     do {
       const int64_t token = int64_t{tile} * kWarpgroupRows;
       const bool has_rows = row < tokens - static_cast<int>(token);
-      wait_for_copies(is_first ? whole + 1 : 0);
+      wait_for_all_copies_but(is_first ? whole + 1 : 0);
       group.start(stage, p.scales.of_queries);
       const int next = tile + p.threads / kWarpgroup;
       const auto add = [&](auto pieces, int i) {
         if (is_first) {
-          wait_for_copies(whole - i);
+          wait_for_all_copies_but(whole - i);
           publish_to_products();
           sync_block();
         }

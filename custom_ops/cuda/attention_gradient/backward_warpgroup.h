@@ -73,16 +73,8 @@ struct QueryWarpgroup {
     float p[2 * kPieces][4], ds[2 * kPieces][4];
     uint32_t gradients[kPieces][4];
     begin_products();
-#pragma unroll
-    for (int k = 0; k < kHead / 16; ++k) {
-      start_products<T, 16 * kPieces, false>(queries.a[k], keys.transposed(first, 16 * k), p,
-                                             k > 0);
-    }
-#pragma unroll
-    for (int k = 0; k < kHead / 16; ++k) {
-      start_products<T, 16 * kPieces, false>(d_out.a[k], values.transposed(first, 16 * k), ds,
-                                             k > 0);
-    }
+    start_row_products<kPieces>(queries, keys, first, p);
+    start_row_products<kPieces>(d_out, values, first, ds);
     wait_for_products();
     pin(p);
     pin(ds);
@@ -101,10 +93,7 @@ struct QueryWarpgroup {
     pack<T>(ds, gradients);
     pin(d_queries);
     begin_products();
-#pragma unroll
-    for (int i = 0; i < kPieces; ++i) {
-      start_products<T, kHead, true>(gradients[i], keys.rows(first + 16 * i), d_queries, true);
-    }
+    start_weighted_rows<kPieces>(gradients, keys, first, d_queries, true);
     wait_for_products();
     pin(d_queries);
   }
@@ -137,16 +126,8 @@ struct KeyWarpgroup {
     float p[2 * kPieces][4], ds[2 * kPieces][4];
     uint32_t weights[kPieces][4], gradients[kPieces][4];
     begin_products();
-#pragma unroll
-    for (int k = 0; k < kHead / 16; ++k) {
-      start_products<T, 16 * kPieces, false>(keys.a[k], queries.transposed(first, 16 * k), p,
-                                             k > 0);
-    }
-#pragma unroll
-    for (int k = 0; k < kHead / 16; ++k) {
-      start_products<T, 16 * kPieces, false>(values.a[k], d_out.transposed(first, 16 * k), ds,
-                                             k > 0);
-    }
+    start_row_products<kPieces>(keys, queries, first, p);
+    start_row_products<kPieces>(values, d_out, first, ds);
     wait_for_products();
     pin(p);
     pin(ds);
@@ -175,14 +156,8 @@ struct KeyWarpgroup {
     pin(d_values);
     pin(d_keys);
     begin_products();
-#pragma unroll
-    for (int i = 0; i < kPieces; ++i) {
-      start_products<T, kHead, true>(weights[i], d_out.rows(first + 16 * i), d_values, true);
-    }
-#pragma unroll
-    for (int i = 0; i < kPieces; ++i) {
-      start_products<T, kHead, true>(gradients[i], queries.rows(first + 16 * i), d_keys, true);
-    }
+    start_weighted_rows<kPieces>(weights, d_out, first, d_values, true);
+    start_weighted_rows<kPieces>(gradients, queries, first, d_keys, true);
     wait_for_products();
     pin(d_values);
     pin(d_keys);
