@@ -81,7 +81,7 @@ def main(values, arguments):
     opening = request.opening(values)
     subjects = [Subject(source.name, *source.open_model(opening)) for source in sources]
     if not arguments and data is None:
-        found = images.samples(subjects[0].labels)
+        found = images.samples(subjects[0].classes.labels)
     options = run.Options(target=values["class"].value, most=values.show, occludes=values.occlusion)
     print(f"page: {run.run(subjects, found, output, options)}")
     if errors:

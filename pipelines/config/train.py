@@ -55,8 +55,9 @@ class Train:
             ends after 20; none profiles nothing.
         histograms_every: steps between histograms of the weights for TensorBoard; 0 writes none.
         inspect_every: steps between pictures of the model for TensorBoard: attention on eight
-            evaluation images, similarity of positions, attention distances, and embeddings of one
-            evaluation batch for the projector; 0 writes none.
+            evaluation images (of the training data with data.eval_split=none), similarity of
+            positions, attention distances, and embeddings of one evaluation batch for the
+            projector; 0 writes none.
         deterministic: turns on op determinism: a repeated run gives the same bits; slower on
             GPUs.
         jit_compile: compiles the training step (forward, backward, update) with XLA. Only on one

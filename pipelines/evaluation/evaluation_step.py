@@ -130,12 +130,14 @@ class Evaluator(orbit.StandardEvaluator):
 
         Returns:
             The result of the task's `measure`, with sums over all replicas, its columns only if
-            they are collected, and the ids behind them; and the slot of each row that the input
-            left out, -1 for the others.
+            they are collected, and for predictions the ids behind them; and the slot of each row
+            that the input left out, -1 for the others.
         """
         sums, scored = self.task.measure(self.model, batch)
-        collects = self.data.collects_scores or self.predictions is not None
-        scored = [*scored, batch["id"]] if collects else []
+        if self.predictions is not None:
+            scored = [*scored, batch["id"]]
+        elif not self.data.collects_scores:
+            scored = []
         context = tf.distribute.get_replica_context()
         sums = context.all_reduce(tf.distribute.ReduceOp.SUM, sums)
         is_bad = (batch["weight"] == 0) & (batch["id"] >= 0)
@@ -154,7 +156,7 @@ class Evaluator(orbit.StandardEvaluator):
         self._done += 1
         scored = [value.numpy() for value in scored]
         if scores is not None:
-            scores.add(*scored[:-1])
+            scores.add(*scored[:3])
         if self.predictions is not None:
             self.predictions.add(*scored)
         # Python floats: float32 cannot count single examples above 16 million.

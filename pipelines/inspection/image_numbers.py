@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import tensorflow as tf
 
+from pipelines.errors import RunError
 from pipelines.inspection.subject import batches
 from vit_tf.analysis import (
     attention_rollout,
@@ -17,6 +18,8 @@ from vit_tf.analysis.attention_maps import attention_maps
 # Random orders of the cells whose curves are averaged for chance.
 _CHANCE_ORDERS = 3
 _NEIGHBORS = 3
+# Forward passes, about, that the maps of an image take.
+_PASSES_OF_MAPS = 8
 
 
 @dataclasses.dataclass
@@ -46,20 +49,39 @@ class ImageNumbers:
     neighbors: list[tuple[int, float]] = dataclasses.field(default_factory=list)
 
 
-def examine(subject, names, sizes, images, target, *, occludes, on_images) -> list[ImageNumbers]:
+def results(subject, names, images):
+    """Probabilities `[n, K]` and embeddings `[n, D]` of prepared images.
+
+    Raises:
+        RunError: if a number is not finite.
+    """
+    parts = [subject.results(part) for part in batches(images, subject.batch_size)]
+    probabilities, embeddings = (np.concatenate(each) for each in zip(*parts, strict=True))
+    for name, *rows in zip(names, probabilities, embeddings, strict=True):
+        if not all(np.isfinite(row).all() for row in rows):
+            raise RunError(
+                f"{subject.name}: results for {name} are not finite. Is the training in order? "
+                "float16 overflows above 65,504: bfloat16 does not."
+            )
+    return probabilities, embeddings
+
+
+def examine(
+    subject, names, sizes, images, results, target, *, occludes, on_images
+) -> list[ImageNumbers]:
     """Everything about some images.
 
     Args:
         subject: `Subject`.
         names, sizes: of the images, see `ImageNumbers`.
         images: prepared, float `[n, h, w, 3]`.
+        results: those of `results` for the images.
         target: index of the class to explain; None takes the most probable one of each image.
         occludes: whether to cover the cells of the images.
         on_images: called with a number of forward passes when they are done.
     """
     left_out = subject.left_out()
-    forward = [subject.results(part) for part in batches(images, subject.batch_size)]
-    probabilities, embeddings = (np.concatenate(parts) for parts in zip(*forward, strict=True))
+    probabilities, embeddings = results
     found = []
     has_classes = "prediction" not in left_out
     for index, row in enumerate(probabilities):
@@ -76,11 +98,14 @@ def examine(subject, names, sizes, images, target, *, occludes, on_images) -> li
 
 
 def passes(subject, count, occludes) -> int:
-    """About how many forward passes `examine` needs for `count` images."""
-    each = 8
-    if occludes and subject.config.num_classes:
-        cells = np.prod(subject.config.grid or [s // 32 + 1 for s in subject.config.image_size])
-        each += int(cells) + 11 * 2 * (3 + _CHANCE_ORDERS)
+    """How many forward passes `examine` needs for `count` images."""
+    left_out = subject.left_out()
+    each = _PASSES_OF_MAPS
+    if occludes and "prediction" not in left_out:
+        grid = subject.grid
+        steps = len(masking.deletion_masks(np.zeros(grid))[0])
+        maps = sum(name not in left_out for name in ("attention", "rollout", "activation"))
+        each += int(np.prod(grid)) + 2 * steps * (maps + _CHANCE_ORDERS)
     return count * each
 
 
@@ -108,7 +133,7 @@ def _add_maps(subject, found, images, left_out, on_images):
                 for name in ("rollout", "activation")
                 if name in one.maps
             }
-        on_images(8 * len(part))
+        on_images(_PASSES_OF_MAPS * len(part))
     final = np.concatenate(final)
     count = min(3, final.shape[-1], np.prod(final.shape[:-1]))
     components = inspection.map_components(final, count)

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipelines.data import order
+from pipelines.data.decoding import decode_error
 from pipelines.errors import UserError, counted
 from pipelines.serving.prediction import Image, example_images, find_images
 from vit_tf.images import image_file
@@ -33,8 +34,14 @@ def from_paths(paths) -> tuple[list[Image], list[str]]:
         _log.info(f"taking {MOST_IMAGES} of {len(images):,} images, by chance")
         chosen = sorted(random.Random(0).sample(range(len(images)), MOST_IMAGES))
         images = [images[index] for index in chosen]
-    errors = [image.error for image in found if image.error]
-    return _readable(images, errors)
+    readable, errors = [], [image.error for image in found if image.error]
+    for image in images:
+        try:
+            pixels(image)
+            readable.append(image)
+        except UserError as error:
+            errors.append(str(error))
+    return _with_errors(readable, errors)
 
 
 def from_source(source) -> tuple[list[Image], list[str]]:
@@ -44,24 +51,19 @@ def from_source(source) -> tuple[list[Image], list[str]]:
         UserError: if none of the images can be decoded.
     """
     examples = source.read(order.spread(source.num_examples, MOST_IMAGES))
-    images = []
+    readable, errors = [], []
     for content, label, example_id in zip(*examples, strict=True):
         name = source.path(int(example_id)) or source.describe(int(example_id))
+        if reason := decode_error(content):
+            errors.append(image_file.undecodable(name, reason))
+            continue
         if not source.multi_label:
             name += f", a {source.labels[label]}"
-        images.append(Image(name, content))
-    return _readable(images, [])
+        readable.append(Image(name, content))
+    return _with_errors(readable, errors)
 
 
-def _readable(images, errors):
-    """The images that can be decoded, and `errors` with those of the others behind them."""
-    readable = []
-    for image in images:
-        try:
-            pixels(image)
-            readable.append(image)
-        except UserError as error:
-            errors.append(str(error))
+def _with_errors(readable, errors):
     if not readable:
         raise UserError(f"None of the images can be read. {' '.join(errors[:5])}")
     return readable, errors
@@ -71,7 +73,7 @@ def samples(labels) -> list[Image]:
     """Images that come with packages.
 
     Args:
-        labels: names of the model's classes.
+        labels: names of the model's classes; empty if they are unknown.
 
     Returns:
         Handwritten digits for a model of the ten digits, else the two photos of scikit-learn.

@@ -9,6 +9,7 @@ from vit_tf.analysis import (
     inspection,
     token_norms,
 )
+from vit_tf.analysis.attention_statistics import tapped_statistics
 
 # The first components of the paper's figure 7.
 COMPONENTS = 28
@@ -43,6 +44,16 @@ _STATISTICS = {
 }
 
 
+def _values(model, images, names):
+    """The statistics of a batch by name."""
+    found = {}
+    if "entropy" in names:  # Both in one pass.
+        found = tapped_statistics(model, images, ("distance", "entropy"))
+    return {
+        name: found[name] if name in found else _STATISTICS[name](model, images) for name in names
+    }
+
+
 def statistics(model, batches, names, on_images) -> dict:
     """Means over images.
 
@@ -58,8 +69,7 @@ def statistics(model, batches, names, on_images) -> dict:
     """
     sums, count = {}, 0
     for images in batches:
-        for name in names:
-            value = _STATISTICS[name](model, images)
+        for name, value in _values(model, images, names).items():
             for key, part in (value if isinstance(value, dict) else {None: value}).items():
                 total = len(images) * np.asarray(part, np.float64)
                 sums[name, key] = sums.get((name, key), 0) + total

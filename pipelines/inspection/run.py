@@ -9,9 +9,9 @@ import os
 import numpy as np
 
 from pipelines.data.labels.label_file import check_count
-from pipelines.errors import RunError, UserError, counted
+from pipelines.data.progress_lines import ProgressLines
+from pipelines.errors import UserError, counted
 from pipelines.inspection import image_numbers, images, model_numbers, page, untrained
-from pipelines.inspection.progress import Progress
 from pipelines.inspection.subject import Subject, batches, left_out_lines
 from vit_tf.config.near_names import did_you_mean
 from vit_tf.files import storage
@@ -62,6 +62,19 @@ class Inspected:
     seen: np.ndarray
 
 
+class Progress:
+    """Counts finished forward passes, and logs how many of about `total` are done."""
+
+    def __init__(self, total):
+        self.total, self.done = total, 0
+        self._lines = ProgressLines("inspecting, forward passes", total)
+
+    def add(self, count):
+        """Adds finished passes."""
+        self.done += count
+        self._lines.show(self.done)
+
+
 def check_output(output):
     """Raises `UserError` unless the folder is new, empty, or has the files of an inspection."""
     if not storage.exists(output):
@@ -97,11 +110,9 @@ def run(subjects, found, output, options):
             check_count(subject.labels, subject.config.num_classes)
     targets = [_target(subject, options.target) for subject in subjects]
     shown = images.spread(found, options.most)
-    total = sum(
-        8 * len(found) + image_numbers.passes(subject, len(shown), options.occludes)
-        for subject in subjects
+    progress = Progress(
+        sum(_passes(subject, len(found), len(shown), options.occludes) for subject in subjects)
     )
-    progress = Progress(total)
     inspected = [
         _inspect(subject, target, found, shown, options, progress)
         for subject, target in zip(subjects, targets, strict=True)
@@ -115,11 +126,25 @@ def run(subjects, found, output, options):
     return page.write(output, inspected, shown)
 
 
+def statistics_of(subject):
+    """The names of the statistics that exist for the model."""
+    left_out = subject.left_out()
+    return [name for name in _STATISTICS if name not in left_out]
+
+
+def _passes(subject, found, shown, occludes):
+    """The number of forward passes for `found` images, of which `shown` are shown."""
+    statistics = len(statistics_of(subject)) * (found + min(found, _TWIN_IMAGES))
+    return statistics + image_numbers.passes(subject, shown, occludes)
+
+
 def _target(subject, name):
     """The index of the class that `--class` names, or None."""
     if name is None:
         return None
     labels, count = subject.labels, subject.config.num_classes
+    if not count:
+        raise UserError(f"{subject.name} has no classes (num_classes=0). Leave --class out.")
     if name in labels:
         return labels.index(name)
     if name.isdecimal() and int(name) < count:
@@ -135,36 +160,38 @@ def _inspect(subject, target, found, shown, options, progress) -> Inspected:
     if left_out:
         _log.info(f"left out: {'; '.join(left_out_lines(subject))}")
 
-    def prepared(part):
-        return np.stack([subject.preprocessing(images.pixels(image)).numpy() for image in part])
-
-    if not all(np.isfinite(part).all() for part in subject.results(prepared(shown[:1]))):
-        raise RunError(f"{subject.name}: results are not finite. Is the training in order?")
-    names = [name for name in _STATISTICS if name not in left_out]
-    trained, random = (model_numbers.of_weights(x) for x in (subject.model, subject.twin))
-    if names:
-        groups = batches(found, subject.keeping_batch_size)
-        trained |= model_numbers.statistics(
-            subject.model, map(prepared, groups), names, lambda count: progress.add(4 * count)
-        )
-        groups = batches(found[:_TWIN_IMAGES], subject.keeping_batch_size)
-        random |= model_numbers.statistics(
-            subject.twin, map(prepared, groups), names, lambda count: progress.add(4 * count)
-        )
-    checks = untrained.checks(subject.config, trained, random)
-    _log.info(untrained.verdict(checks))
-    if "distance" in trained:
-        _log.info(distance_line(trained["distance"], len(found)))
-    sizes, seen = [], []
+    sizes, seen, inputs = [], [], []
     for image in shown:  # One at a time: photos are large.
         original = images.pixels(image)
         sizes.append(original.shape[:2])
         seen.append(subject.preprocessing.seen(original).numpy())
+        inputs.append(subject.preprocessing(original).numpy())
+    inputs, paths = np.stack(inputs), [image.path for image in shown]
+    results = image_numbers.results(subject, paths, inputs)
+
+    def prepared(part):
+        return np.stack([subject.preprocessing(images.pixels(image)).numpy() for image in part])
+
+    trained, random = (model_numbers.of_weights(x) for x in (subject.model, subject.twin))
+    if names := statistics_of(subject):
+        for model, part, numbers in (
+            (subject.model, found, trained),
+            (subject.twin, found[:_TWIN_IMAGES], random),
+        ):
+            groups = map(prepared, batches(part, subject.keeping_batch_size))
+            numbers |= model_numbers.statistics(
+                model, groups, names, lambda count: progress.add(len(names) * count)
+            )
+    checks = untrained.checks(subject.config, trained, random)
+    _log.info(untrained.verdict(checks))
+    if "distance" in trained:
+        _log.info(distance_line(trained["distance"], len(found)))
     numbers = image_numbers.examine(
         subject,
-        [image.path for image in shown],
+        paths,
         sizes,
-        prepared(shown),
+        inputs,
+        results,
         target,
         occludes=options.occludes,
         on_images=progress.add,

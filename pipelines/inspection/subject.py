@@ -90,6 +90,14 @@ class Subject:
         # One trace for all numbers of images: tracing takes seconds for deep models.
         return tf.function(forward, signature, autograph=False)
 
+    @functools.cached_property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of the maps."""
+        if self.config.grid is not None:
+            return self.config.grid
+        image = tf.zeros([1, *self.config.image_size, 3], self.preprocessing.dtype)
+        return tuple(self.model.final_map(image).shape[1:3])
+
     def cells(self, shape):
         """(height, width) in pixels of the cells of a map of `shape`, rows and columns."""
         side = self.config.patch_pixels

@@ -45,8 +45,26 @@ def attention_distance(model, images, renormalize=False):
             for qkv, bias, _ in model.attention_inputs(images)
         ]
     else:
-        found = [taps["distance"] for taps in model.attention_taps(images, ("distance",))]
+        return tapped_statistics(model, images, ("distance",))["distance"]
     return _mean_over_images(found) * model.config.patch_pixels
+
+
+def tapped_statistics(model, images, names):
+    """`attention_distance` and `attention_entropy` in one pass through a model that is not axial.
+
+    Args:
+        model: a `VisionTransformer` or `PackedModel` without axial attention.
+        images: float `[B, h, w, 3]` in [-1, 1], or uint8.
+        names: of "distance" and "entropy".
+
+    Returns:
+        The float32 `[L, H]` of each name.
+    """
+    layers = list(model.attention_taps(images, names))
+    found = {name: _mean_over_images([layer[name] for layer in layers]) for name in names}
+    if "distance" in found:
+        found["distance"] *= model.config.patch_pixels
+    return found
 
 
 def _axial_distance(row, column, heads):
@@ -97,7 +115,7 @@ def attention_entropy(model, images):
     check_patches(model)
     if model.config.axial:
         raise ValueError("The entropy of attention is defined here for full attention, not axial.")
-    return _mean_over_images([x["entropy"] for x in model.attention_taps(images, ("entropy",))])
+    return tapped_statistics(model, images, ("entropy",))["entropy"]
 
 
 def class_token_share(model, images):

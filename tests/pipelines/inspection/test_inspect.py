@@ -11,8 +11,8 @@ from sklearn.datasets import load_sample_image
 
 import vit_tf
 from pipelines.errors import RunError, UserError
+from pipelines.inspection import image_numbers, run
 from pipelines.inspection import images as inspected_images
-from pipelines.inspection import run
 from pipelines.inspection.subject import Subject
 from pipelines.serving.prediction import Image
 from tests.pipelines.encoded import encode
@@ -134,6 +134,28 @@ def test_every_family_has_what_exists_and_names_the_rest(family, tmp_path, logge
     assert len(shots) >= len(shown)
 
 
+@pytest.mark.parametrize("family", ["token", "axial", "BiT", "AxialResNet"])
+@pytest.mark.parametrize("occludes", [False, True])
+def test_the_progress_ends_where_it_should(family, occludes, tmp_path, monkeypatch):
+    made = []
+
+    class Watched(run.Progress):
+        def __init__(self, total):
+            super().__init__(total)
+            made.append(self)
+
+    monkeypatch.setattr(run, "Progress", Watched)
+    options = run.Options(most=1, occludes=occludes)
+    run.run([subject_of(FAMILIES[family][0])], pictures(2), tmp_path, options)
+    [progress] = made
+    assert progress.done == progress.total > 0
+
+
+@pytest.mark.parametrize(("labels", "count"), [("0123456789", 5), ((), 2)])
+def test_samples_are_digits_only_for_a_model_of_digits(labels, count):
+    assert len(inspected_images.samples(tuple(labels))) == count
+
+
 @pytest.fixture(scope="module")
 def inspected(tmp_path_factory):
     """A subject, four prepared images, and what inspect.json has of them for class 3."""
@@ -214,12 +236,17 @@ def test_hostile_names_are_readable_and_inert(tmp_path):
     assert set(page.text("span")) & {"<script>alert(1)</script>", "x" * 59 + "…"}
 
 
-def test_models_that_give_no_numbers_or_have_other_names_are_refused(tmp_path):
+def test_models_that_give_no_numbers_or_have_other_names_are_refused(tmp_path, monkeypatch):
     config = tiny.config(layers=1)  # Its model keeps the values.
     subject = subject_of(config)
     subject.model.norm.gamma.assign(np.full(config.hidden_size, np.nan))
-    with pytest.raises(RunError, match="model: results are not finite"):
+    with pytest.raises(RunError, match="model: results for image 0 are not finite"):
         run.run([subject], pictures(1), tmp_path / "a", run.Options())
+    monkeypatch.setattr(Subject, "results", lambda self, images: [images[:, 0, 0], images[:, 0, 1]])
+    images = np.zeros((3, 2, 2, 3), np.float32)
+    images[2, 0, 1] = np.inf
+    with pytest.raises(RunError, match="results for c are not finite"):
+        image_numbers.results(subject, ["a", "b", "c"], images)
     with pytest.raises(UserError, match="2.*5"):
         run.run([subject_of(config, labels=("a", "b"))], pictures(1), tmp_path, run.Options())
     assert not os.listdir(tmp_path)
@@ -242,13 +269,16 @@ class TestCommand:
         vit_tf.save_npz(tiny.shared(**fields), tmp_path / "m.npz")
         model = tiny.shared(**fields, **safetensors_models.HUGGINGFACE)
         vit_tf.save_safetensors(model, tmp_path / "folder", "huggingface")
-        arguments = ["--model=folder", "--model=m.npz", "--fused", "--show=2", "--noocclusion"]
+        model.save(tmp_path / "m.keras")
+        names = ["folder", "m.npz", "m.keras"]
+        arguments = [f"--model={name}" for name in names]
+        arguments += ["--fused", "--show=2", "--noocclusion"]
         data = ["--set=data.name=digits", "--set=data.eval_split=test[:7]", "--class=4"]
         result = command("inspect", *arguments, *data)
         assert result.returncode == 0, result.stderr
         assert "showing 2 of 7 images; --show 7 shows all" in result.stdout
         models = record_of(tmp_path / "runs/inspect")
-        assert [model["name"] for model in models] == ["folder", "m.npz"]
+        assert [model["name"] for model in models] == names
         for model in models:
             assert model["images_of_statistics"] == 7
             assert [one["explained_class"] for one in model["images"]] == [4, 4]
@@ -266,7 +296,16 @@ class TestCommand:
         result = command("inspect", "photos", "--noocclusion")
         assert result.returncode == 1
         assert "1 of 2 images are left out" in result.stderr and "broken.png" in result.stderr
-        assert (tmp_path / "runs/inspect/inspect.html").exists()
+        bad = {"cat/1.png": b"", "dog/2.png": b"\0\0\0\x18ftypheic" + b"0" * 9}
+        for name, content in bad.items():
+            path = tmp_path / "data/test" / name
+            path.parent.mkdir(parents=True)
+            path.write_bytes(content)
+            path.with_name("good.png").write_bytes(pictures(1)[0].content)
+        data = ["--set=data.name=folder:data", "--set=data.eval_split=test", "--output=third"]
+        result = command("inspect", *data, "--noocclusion")
+        assert result.returncode == 1 and "2 of 4 images are left out" in result.stderr
+        assert "cat/1.png: it is empty" in result.stderr and "it is a HEIC file" in result.stderr
         result = command("inspect", "photos/broken.png", "--output=other")
         assert_user_error(result, "Cannot decode photos/broken.png")
 
@@ -275,6 +314,7 @@ class TestCommand:
         [
             (["--class=eleven"], ["--class 'eleven' is no class of shipped", "below 10"]),
             (["--class=10"], ["--class '10'"]),
+            (["--model=headless.npz", "--class=1"], ["has no classes", "Leave --class out"]),
             (["photo.png", "--set=data.name=digits"], ["Images and --set both name"]),
             (["--set=train.steps=3"], ["train.steps has no effect", "data.name"]),
             (["--output=file"], ["--output file is a file"]),
@@ -289,6 +329,8 @@ class TestCommand:
     def test_wrong_input_is_one_sentence(self, tmp_path, command, arguments, texts):
         (tmp_path / "file").write_text("")
         (tmp_path / "full").mkdir()
+        if "--model=headless.npz" in arguments:
+            vit_tf.save_npz(tiny.shared(num_classes=0), tmp_path / "headless.npz")
         (tmp_path / "full/mine.txt").write_text("")
         assert_user_error(command("inspect", *arguments), *texts)
         assert not (tmp_path / "runs").exists()

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import vit_tf
-from pipelines.inspection import model_numbers, untrained
+from pipelines.inspection import model_numbers, run, untrained
 from pipelines.inspection.subject import Subject
 from pipelines.stored_models import model_source
 from tests.vit_tf import tiny
@@ -16,7 +16,7 @@ def _checks(subject, model):
     both = [
         model_numbers.of_weights(each)
         | model_numbers.statistics(
-            each, [np.float32(prepared)], ("distance", "entropy"), lambda count: None
+            each, [np.float32(prepared)], run.statistics_of(subject), lambda count: None
         )
         for each in (model, subject.twin)
     ]
@@ -30,14 +30,32 @@ def test_a_trained_model_does_not_look_untrained():
     assert len(found) == 4 and found[0].passed
 
 
-@pytest.mark.parametrize("fields", [{}, {"position_embedding": "learned_2d"}], ids=str)
-def test_random_weights_look_untrained(fields):
-    config = tiny.config(image_size=64, hidden_size=48, **fields)
+VIT = {"image_size": 64, "hidden_size": 48}
+
+
+@pytest.mark.parametrize(
+    ("config", "count"),
+    [
+        (tiny.config(**VIT), 4),
+        (tiny.config(**VIT, position_embedding="learned_2d"), 4),
+        (tiny.config(**VIT, classifier="map", position_embedding="none"), 3),
+        (tiny.config(**VIT, axial=True, classifier="gap"), 3),
+        (vit_tf.ResNetConfig(stage_depths=(1,), width=0.5, image_size=(48, 48)), 1),
+        (
+            vit_tf.AxialResNetConfig(
+                stage_depths=(1,), width=0.125, heads=2, image_size=(48, 48), num_classes=5
+            ),
+            1,
+        ),
+    ],
+    ids=["token", "learned_2d", "map", "axial", "BiT", "AxialResNet"],
+)
+def test_random_weights_look_untrained(config, count):
     subject = Subject("twin", tiny.shared_of(config), None, None)
     keras.utils.set_random_seed(5)
-    other = vit_tf.create_model(config)
-    found = _checks(subject, other)
-    assert untrained.verdict(found) == "LOOKS UNTRAINED: 4 of 4 numbers like random weights."
+    found = _checks(subject, vit_tf.create_model(config))
+    expected = f"LOOKS UNTRAINED: {count} of {count} numbers like random weights."
+    assert untrained.verdict(found) == expected
 
 
 def test_fixed_positions_are_not_judged():

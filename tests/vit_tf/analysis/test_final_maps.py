@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import vit_tf
 from tests.vit_tf import numpy_resnet, numpy_vit, tiny
@@ -45,7 +46,12 @@ def slow_class_activation(model, tokens, classes):
 class TestClassActivation:
     @pytest.mark.parametrize(
         "fields",
-        [{}, {"classifier": "gap"}, {"classifier": "unpooled"}, {"representation_size": 7}],
+        [
+            {},
+            {"classifier": "gap"},
+            {"classifier": "unpooled"},
+            {"representation_size": 7},
+        ],
         ids=str,
     )
     def test_of_a_transformer(self, fields):
@@ -72,25 +78,41 @@ class TestClassActivation:
         assert found.shape == (3, 5, 8) and expected.max() > 0
         np.testing.assert_allclose(found, expected, atol=1e-5 * expected.max())
 
+    def test_of_an_axial_residual_network(self):
+        model = tiny.shared_of(AXIAL_RESNET)
+        images = tiny.images(size=AXIAL_RESNET.image_size)
+        last = np.float64(model.stages(images)[-1])
+        evidence = last @ np.float64(model.head.kernel.value) / math.prod(last.shape[1:3])
+        target = int(evidence.max(axis=(0, 1, 2)).argmax())
+        expected = np.maximum(0, evidence[..., target])
+        found = class_activation(model, images, target)
+        assert found.shape == (3, 6, 8) and expected.max() > 0
+        np.testing.assert_allclose(found, expected, atol=1e-5 * expected.max())
+
     @pytest.mark.parametrize(
-        "config, shape",
+        ("fields", "read", "last"),
         [
-            (tiny.config(axial=True, classifier="gap"), (2, 3)),
-            (tiny.config(classifier="map"), (2, 3)),
-            (AXIAL_RESNET, (6, 8)),
+            ({"axial": True, "classifier": "gap"}, "block_1_row", "block_1_column"),
+            ({"classifier": "map"}, "block_0", "block_1"),
         ],
-        ids=["axial", "map", "axial_resnet"],
+        ids=["axial", "map"],
     )
-    def test_of_other_families(self, config, shape):
-        """The map grows with the logit: it is that of the scaled head, times the scale."""
-        model, images = tiny.shared_of(config), tiny.images(size=config.image_size)
-        classes = [0, 1, 2]
+    def test_of_other_transformers(self, fields, read, last):
+        """The gradient through the last block, the norm and the head, called one by one."""
+        model, images, classes = tiny.shared(**fields), tiny.images(), [1, 4, 0]
+        tokens = vit_tf.feature_model(model, [read])(images)[read]
+        with tf.GradientTape() as tape:
+            tape.watch(tokens)
+            normed = model.norm(tf.reshape(model.get_layer(last)(tokens)[0], [3, 6, -1]))
+            logits = tf.reshape(model.classify(normed), [len(classes), -1])
+            total = tf.reduce_sum(tf.gather(logits, classes, axis=1, batch_dims=1))
+        gradient = np.float64(tape.gradient(total, tokens)).reshape(3, 6, -1)
+        read_tokens = np.float64(tokens).reshape(3, 6, -1)
+        weights = gradient.mean(axis=1, keepdims=True)
+        expected = np.maximum(0, (weights * read_tokens).sum(axis=-1)).reshape(3, 2, 3)
+        assert expected.max() > 0
         found = class_activation(model, images, classes)
-        assert found.shape == (3, *shape) and (found.numpy() >= 0).all() and found.numpy().max() > 0
-        model.head.kernel.assign(3 * model.head.kernel)
-        np.testing.assert_allclose(
-            class_activation(model, images, classes), 3 * found, rtol=1e-3, atol=1e-6
-        )
+        np.testing.assert_allclose(found, expected, atol=1e-5 * expected.max())
 
     def test_other_classes_are_refused(self):
         with pytest.raises(ValueError, match="has 5 classes. Received: classes from 2 to 5"):

@@ -19,5 +19,6 @@ def test_vit_b16_at_384_needs_less_than_1500_mb(implementation, monkeypatch):
     command = [sys.executable, "-m", "tests.vit_tf.programs.inspection_memory"]
     done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
     peaks = json.loads(done.stdout.splitlines()[-1])
-    assert set(peaks) >= {"maps", "rollout", "distance", "activation", "components"}
+    attention = {"maps", "rollout", "distance", "entropy", "share"}
+    assert set(peaks) == attention | {"norms", "activation", "components"}
     assert max(peaks.values()) < 1500, peaks

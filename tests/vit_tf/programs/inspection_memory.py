@@ -30,6 +30,9 @@ def main():
         "rollout": lambda: analysis.attention_rollout(model, images),
         "distance": lambda: analysis.attention_distance(model, images),
         "activation": lambda: analysis.class_activation(model, images, 3),
+        "entropy": lambda: analysis.attention_entropy(model, images),
+        "share": lambda: analysis.class_token_share(model, images),
+        "norms": lambda: analysis.token_norms(model, images),
         "components": lambda: analysis.token_components(model, images),
     }.items():
         pathlib.Path("/proc/self/clear_refs").write_text("5")
