@@ -119,23 +119,25 @@ CudaResult most_shared_bytes(int64_t* bytes) {
   return static_cast<CudaResult>(error);
 }
 
-bool has_warpgroups() {
+int warpgroup_multiprocessors() {
   static Answers known;
-  enum { kNo = 1, kYes };
-  int found = kNo;
+  constexpr int kNone = -1;
+  int found = kNone;
   ask_once(known, &found, [](int device, int* value) {
-    int major = 0, minor = 0;
+    int major = 0, minor = 0, count = 0;
     cudaFuncAttributes attributes = {};
     cudaError_t error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
     if (error != cudaSuccess) return error;
     error = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
     if (error != cudaSuccess) return error;
+    error = cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
+    if (error != cudaSuccess) return error;
     error = cudaFuncGetAttributes(&attributes, code_of_this_gpu);
     // Code that the driver compiled from PTX is that for all GPUs, which does not use them.
-    *value = major == 9 && minor == 0 && attributes.ptxVersion >= 90 ? kYes : kNo;
+    *value = major == 9 && minor == 0 && attributes.ptxVersion >= 90 ? count : kNone;
     return error;
   });
-  return found == kYes;
+  return found == kNone ? 0 : found;
 }
 
 CudaResult set_to_zero(void* data, int64_t bytes, const CudaExecution& execution) {

@@ -47,8 +47,9 @@ class CurrentDevice {
 // asked once for each GPU.
 CudaResult most_shared_bytes(int64_t* bytes);
 
-// Whether the current GPU has the products of warpgroups (capability 9.0), and code that uses them.
-bool has_warpgroups();
+// The multiprocessors of the current GPU if it has the products of warpgroups (capability 9.0), and
+// code that uses them; otherwise 0.
+int warpgroup_multiprocessors();
 
 // Writes zeros to memory of the GPU.
 CudaResult set_to_zero(void* data, int64_t bytes, const CudaExecution& execution);

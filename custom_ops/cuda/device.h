@@ -69,6 +69,9 @@ VIT_DEVICE T shuffle(T value, int lane) {
   return __shfl_sync(0xffffffffu, value, lane);
 }
 
+// Whether `value` is true in any of the threads.
+VIT_DEVICE bool any_of_warp(bool value) { return __any_sync(0xffffffffu, value); }
+
 // Reads four 8x8 matrices of 16-bit elements from shared memory. `row` is the address of a row of
 // 16 bytes, aligned to 16 bytes: thread 8 i + r gives row r of matrix i. Of matrix i, thread t gets
 // the elements 2 (t % 4) and 2 (t % 4) + 1 of row t / 4, or of column t / 4 (is_transposed).
@@ -125,6 +128,14 @@ VIT_DEVICE void copy_async(void* shared, const void* global, bool valid) {
                : "memory");
 }
 
+// The same for 4 bytes.
+VIT_DEVICE void copy_word_async(void* shared, const void* global, bool valid) {
+  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(address), "l"(global),
+               "r"(valid ? 4 : 0)
+               : "memory");
+}
+
 // Makes a group of the copies that this thread started since the last group.
 VIT_DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
@@ -133,15 +144,6 @@ VIT_DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "mem
 template <int pending>
 VIT_DEVICE void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
-}
-
-// As wait_for_copies<pending>; if more than kMost are pending, waits until kMost are.
-template <int kMost = 7>
-VIT_DEVICE void wait_for_all_copies_but(int pending) {
-  if constexpr (kMost > 0) {
-    if (pending < kMost) return wait_for_all_copies_but<kMost - 1>(pending);
-  }
-  wait_for_copies<kMost>();
 }
 
 // Reads or writes kWords words, aligned to their size: 1, 2 or 4.
@@ -251,6 +253,7 @@ CudaResult launch(void (*kernel)(Parameters), const LaunchShape& shape,
 
 }  // namespace vit
 
+#include "custom_ops/cuda/shared_barrier.h"
 #include "custom_ops/cuda/warpgroup_products.h"
 
 #endif  // VIT_EMULATED_GPU

@@ -3,16 +3,19 @@
 #ifndef CUSTOM_OPS_CUDA_WARPGROUP_TILES_H_
 #define CUSTOM_OPS_CUDA_WARPGROUP_TILES_H_
 
+#include "custom_ops/cuda/stream_geometry.h"
 #include "custom_ops/cuda/tensor_tiles.h"
 
 namespace vit {
 
-constexpr int kWarpgroup = 128;  // threads, and
-constexpr int kWarpgroupRows = 64;
-
 VIT_DEVICE int smaller(int a, int b) { return a < b ? a : b; }
 
-// The heads of all tokens of a line. Octet (8 elements) number c of row r begins at byte
+template <int number>
+struct Constant {
+  static constexpr int value = number;
+};
+
+// Rows of heads in shared memory. Octet (8 elements) number c of row r begins at byte
 // c * pitch + 16 r. The pitch is an odd multiple of 16, so that the octets of a row lie in
 // different banks of shared memory.
 template <class T, int kHead>
@@ -41,34 +44,33 @@ struct LineCopy {
   LineRows<T, kHead> to[2];
   const T* from[2];
   int64_t stride[2];
-  int count, columns;  // that exist; zeros take the place of the others
-  int threads;         // of the block
+  int count, columns;    // that exist; zeros take the place of the others
+  int thread, threads;   // that call start
 
-  // Starts to copy the rows [first, end). All threads of the block call it.
-  VIT_DEVICE_METHOD void start(int first, int end) const {
-    start_octets<0, 8>(first, end);
-    if constexpr (kOctets > 8) start_octets<8, kOctets - 8>(first, end);
+  // Starts to copy `rows` rows from `first` on.
+  VIT_DEVICE_METHOD void start(int first, int rows) const {
+    start_octets<0, 8>(first, rows);
+    if constexpr (kOctets > 8) start_octets<8, kOctets - 8>(first, rows);
   }
 
   // The octets from kFirst on: neighboring threads take those of a row. Several copies follow each
   // other without a branch, because a copy takes long to read the registers of its addresses.
   template <int kFirst, int kCount>
-  VIT_DEVICE_METHOD void start_octets(int first, int end) const {
+  VIT_DEVICE_METHOD void start_octets(int first, int rows) const {
     constexpr int kTogether = 4;
-    const int octet = kFirst + thread_index() % kCount;
-    const int begin = first + thread_index() / kCount, step = threads / kCount;
+    const int octet = kFirst + thread % kCount, step = threads / kCount;
     const bool has_columns = octet * 8 < columns;
 #pragma unroll 1
-    for (int row = begin; row < end; row += kTogether * step) {
+    for (int row = thread / kCount; row < rows; row += kTogether * step) {
 #pragma unroll
       for (int j = 0; j < kTogether; ++j) {
         const int at = row + j * step;
-        const bool valid = at < count && has_columns;
+        const bool valid = first + at < count && has_columns;
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           // An address that is not read must still be one of the array.
-          const T* const source = from[i] + (valid ? at * stride[i] + octet * 8 : 0);
-          if (at < end) copy_async(to[i].data + octet * to[i].pitch + at * 16, source, valid);
+          const T* const source = from[i] + (valid ? (first + at) * stride[i] + octet * 8 : 0);
+          if (at < rows) copy_async(to[i].data + octet * to[i].pitch + at * 16, source, valid);
         }
       }
     }
@@ -232,18 +234,12 @@ VIT_DEVICE void start_weighted_rows(const uint32_t (&a)[kMost][4], const LineRow
   }
 }
 
-template <int count>
-struct Pieces {
-  static constexpr int value = count;
-};
-
-// Calls `body` with the number of pieces as a constant (a type with `value`), if there are any:
-// `pieces`, at most kMost.
+// Calls `body` with the number of pieces as a Constant, if there are any: `pieces`, at most kMost.
 template <int kMost, class Body>
 VIT_DEVICE void for_pieces(int pieces, const Body& body) {
   if constexpr (kMost > 0) {
     if (pieces < kMost) return for_pieces<kMost - 1>(pieces, body);
-    body(Pieces<kMost>{});
+    body(Constant<kMost>{});
   }
 }
 

@@ -80,9 +80,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const int shift = static_cast<int>(input.pick(0, 3));
   AttentionRun run(problem, shift), again(problem, shift);
   if (on_gpu) {
-    const bool has_warpgroups = input.pick(0, 1) == 1;
-    set_has_warpgroups(has_warpgroups);
-    set_most_shared_bytes(has_warpgroups ? 227 << 10 : kLeastSharedBytes);
+    const int multiprocessors = input.pick(0, 4);
+    set_warpgroup_multiprocessors(multiprocessors);
+    set_most_shared_bytes(multiprocessors ? 227 << 10 : kLeastSharedBytes);
     set_reversed(false);
     run.all(Gpu());
     set_reversed(true);

@@ -1,5 +1,7 @@
 // The launches of attention on a GPU: how it is divided into blocks, which outputs are written, and
 // what happens without memory. Kernels run under the emulation of gpu_emulation.h.
+#include <algorithm>
+
 #include "custom_ops/cuda/attention_gradient/backward_geometry.h"
 #include "tests/cc/attention_run.h"
 #include "tests/cc/gpu_scratch.h"
@@ -154,6 +156,57 @@ void test_gradient_geometry() {
       }
     }
   }
+}
+
+// `groups`: that multiply.
+void expect_stream(const vit::StreamGeometry& g, const vit::LaunchShape& launch, int64_t tokens,
+                   int first_rows, int other_rows, int groups, int64_t most_shared,
+                   int multiprocessors) {
+  expect_launchable(launch, most_shared);
+  const int64_t lines = 6, tiles = (tokens + 63) / 64;
+  EXPECT(g.tiles == tiles && g.all_tiles == lines * tiles, "%d tiles", g.tiles);
+  EXPECT(g.blocks == launch.blocks && g.blocks == std::min<int64_t>(multiprocessors, g.all_tiles),
+         "%lld blocks", number(g.blocks));
+  EXPECT(launch.threads == (groups + 1) * 128, "%d threads", launch.threads);
+  const int64_t all = g.sections[0] * first_rows + g.sections[1] * other_rows;
+  EXPECT(all >= tokens && all < tokens + 64, "%lld rows", number(all));
+  const int sections = g.sections[0] + g.sections[1];
+  EXPECT(g.slots >= 2 && g.slots <= 3 * sections, "%d slots", g.slots);
+  EXPECT(g.tiles_per_pass == (g.slots < sections && tiles > groups ? groups : tiles),
+         "%d tiles of a pass with %d slots for %d sections", g.tiles_per_pass, g.slots, sections);
+}
+
+// All rows have a place in sections, and rings fit the shared memory.
+void test_warpgroup_geometry() {
+  for (int64_t tokens = 65; tokens <= 4096; tokens += tokens < 1400 ? 1 : 67) {
+    for (int size : {8, 64, 72, 80}) {
+      const vit::AttentionShape shape = vit::sequence_shape(3, tokens, 2, size);
+      testing("streams: %lld tokens, heads of %d", number(tokens), size);
+      const int64_t most_shared = kMostShared[1 + tokens % 3];
+      const int multiprocessors = tokens % 2 ? 132 : 5;
+      const auto f =
+          vit::forward_warpgroup_geometry(DType::kFloat16, shape, most_shared, multiprocessors);
+      EXPECT(f.is_possible, "forward is not possible");
+      expect_stream(f.stream, f.launch, tokens, 80, 64, 3, most_shared, multiprocessors);
+      const auto b =
+          vit::backward_warpgroup_geometry(DType::kBfloat16, shape, most_shared, multiprocessors);
+      EXPECT(b.is_possible, "gradients are not possible");
+      expect_stream(b.queries, b.d_queries, tokens, 64, 16, size > 64 ? 2 : 3, most_shared,
+                    multiprocessors);
+      expect_stream(b.keys, b.d_keys, tokens, 64, 16, 2, most_shared, multiprocessors);
+    }
+  }
+  testing("streams: what they do not take");
+  const auto expect_impossible = [](DType type, int64_t tokens, int64_t size, int64_t most_shared) {
+    const vit::AttentionShape shape = vit::sequence_shape(1, tokens, 1, size);
+    EXPECT(!vit::forward_warpgroup_geometry(type, shape, most_shared, 132).is_possible, "forward");
+    EXPECT(!vit::backward_warpgroup_geometry(type, shape, most_shared, 132).is_possible,
+           "gradients");
+  };
+  expect_impossible(DType::kFloat32, 65, 64, 227 << 10);
+  expect_impossible(DType::kBfloat16, 65, 81, 227 << 10);
+  expect_impossible(DType::kBfloat16, 65, 64, 32 << 10);
+  expect_impossible(DType::kBfloat16, int64_t{1} << 40, 64, 227 << 10);
 }
 
 void test_bias_geometry() {
@@ -321,65 +374,6 @@ void test_out_of_memory() {
     }
     scratch_use().left = INT64_MAX;
   }
-}
-
-// Every tile of a line belongs to a block, and every block can be launched.
-void expect_warpgroups(const vit::AttentionShape& shape, const vit::WarpgroupLines& lines,
-                       const vit::LaunchShape& launch, int most, int64_t most_shared) {
-  EXPECT(vit::is_launchable(launch, most_shared), "%lld blocks of %d threads with %lld bytes",
-         number(launch.blocks), launch.threads, number(launch.shared_bytes));
-  EXPECT(lines.rows >= shape.tokens && lines.rows % 16 == 0, "%d rows", lines.rows);
-  EXPECT(lines.tiles == (shape.tokens + 63) / 64, "%d tiles", lines.tiles);
-  EXPECT(lines.blocks * lines.tiles_per_block >= lines.tiles &&
-             (lines.blocks - 1) * lines.tiles_per_block < lines.tiles,
-         "%d blocks of %d tiles", lines.blocks, lines.tiles_per_block);
-  EXPECT(launch.blocks == shape.batch * shape.heads * lines.blocks, "%lld blocks",
-         number(launch.blocks));
-  EXPECT(launch.threads == 128 * lines.groups && lines.groups >= 1 && lines.groups <= most,
-         "%d warpgroups", lines.groups);
-}
-
-void test_warpgroup_geometry() {
-  constexpr int64_t kShared = 227 << 10;
-  for (int64_t batch : {1, 8, 64}) {
-    for (int64_t size : {8, 64, 72, 80}) {
-      const int64_t head = size <= 64 ? 64 : 80;
-      for (int64_t tokens = 1; tokens <= 1000; ++tokens) {
-        testing("warpgroups: batch %lld, %lld tokens, heads of %lld", number(batch), number(tokens),
-                number(size));
-        const vit::AttentionShape shape = vit::sequence_shape(batch, tokens, 12, size);
-        const auto forward = vit::forward_warpgroup_geometry(DType::kBfloat16, shape, kShared);
-        const auto backward = vit::backward_warpgroup_geometry(DType::kFloat16, shape, kShared);
-        // Two arrays of 64 k + 80 rows and one more, and 64 rows of queries.
-        const int64_t rows = tokens <= 80 ? 80 : 80 + (tokens - 80 + 63) / 64 * 64;
-        const bool fits = 4 * head * (rows + 1) + 64 * 2 * (head + 8) <= kShared;
-        EXPECT(forward.is_possible == fits, "forward fits: %d", forward.is_possible);
-        // Two of 64 k + 16 rows, and three numbers for each row.
-        const int64_t others = 16 + (tokens - 16 + 63) / 64 * 64;
-        const bool fit = 4 * head * (others + 1) + 12 * others <= kShared;
-        EXPECT(backward.is_possible == (tokens > 64 && fit), "backward fits: %d",
-               backward.is_possible);
-        if (forward.is_possible)
-          expect_warpgroups(shape, forward.lines, forward.launch, 3, kShared);
-        if (!backward.is_possible) continue;
-        expect_warpgroups(shape, backward.queries, backward.d_queries, size <= 64 ? 3 : 2, kShared);
-        expect_warpgroups(shape, backward.keys, backward.d_keys, 2, kShared);
-        EXPECT(backward.delta_bytes == batch * 12 * tokens * 4, "%lld bytes of delta",
-               number(backward.delta_bytes));
-      }
-    }
-  }
-  testing("warpgroups: other types and sizes");
-  // Found at once: a loop over the tiles would take minutes.
-  const vit::AttentionShape endless = vit::sequence_shape(1, int64_t{1} << 40, 1, 64);
-  EXPECT(!vit::forward_warpgroup_geometry(DType::kBfloat16, endless, kShared).is_possible, "2^40");
-  EXPECT(!vit::backward_warpgroup_geometry(DType::kBfloat16, endless, kShared).is_possible, "2^40");
-  const vit::AttentionShape shape = vit::sequence_shape(1, 65, 1, 64);
-  const vit::AttentionShape large = vit::sequence_shape(1, 65, 1, 81);
-  EXPECT(!vit::forward_warpgroup_geometry(DType::kFloat32, shape, kShared).is_possible, "float32");
-  EXPECT(!vit::backward_warpgroup_geometry(DType::kFloat32, shape, kShared).is_possible, "float32");
-  EXPECT(!vit::forward_warpgroup_geometry(DType::kBfloat16, large, kShared).is_possible, "heads");
-  EXPECT(!vit::backward_warpgroup_geometry(DType::kBfloat16, large, kShared).is_possible, "heads");
 }
 
 }  // namespace

@@ -104,32 +104,33 @@ void test_shared_memory() {
   set_most_shared_bytes(kLeastSharedBytes);
 }
 
-// Lines with one and several tiles of 64 tokens, whole and not, and one and several blocks.
+// Lines with one and several tiles of 64 tokens, whole and not; blocks with a part of a line, a
+// whole one and several; rings with room for less than a line.
 void test_warpgroups() {
-  set_has_warpgroups(true);
-  set_most_shared_bytes(227 << 10);
   int turn = 0;
-  for (int64_t tokens : {1, 7, 16, 17, 50, 63, 64, 65, 128, 144, 197}) {
+  for (int64_t tokens : {1, 7, 16, 17, 50, 63, 64, 65, 81, 128, 144, 176, 197, 300}) {
     for (int64_t size : {8, 64, 72, 80}) {
       ++turn;
       if (tokens > 65 && size % 16 && turn % 3) continue;
+      set_warpgroup_multiprocessors(1 + turn % 5);
+      set_most_shared_bytes(tokens == 300 ? kLeastSharedBytes : 227 << 10);
       const DType type = turn % 2 ? DType::kBfloat16 : DType::kFloat16;
       Random random(static_cast<uint64_t>(turn));
       const int axis = tokens < 64 ? turn % 3 : 0;
-      // With many lines, a block takes all tiles of a line.
-      const int64_t batch = tokens == 65 && size == 64 ? 132 : 1;
+      const int64_t batch = tokens == 65 ? 7 : tokens == 144 ? 2 : 1;
       AttentionCase problem = make(random, type, shape_of(axis, batch, tokens, 1, size));
       set_grid(problem, 1);
       compare<Gpu>(problem, "warpgroups", turn % 4 == 1);
     }
   }
+  set_most_shared_bytes(227 << 10);
   test_scale<Gpu>();
   test_one_key<Gpu>();
   test_large_logits<Gpu>();
   test_not_finite<Gpu>();
   test_infinite_key<Gpu>();
   test_no_elements<Gpu>();
-  set_has_warpgroups(false);
+  set_warpgroup_multiprocessors(0);
   set_most_shared_bytes(kLeastSharedBytes);
 }
 

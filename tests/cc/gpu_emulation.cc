@@ -76,12 +76,19 @@ void begin(Place& place, char* stack, void (*function)()) {
 }
 #endif
 
-enum class Wait { kNothing, kWarp, kBlock, kEnd };
+enum class Wait { kNothing, kWarp, kBarrier, kBlock, kEnd };
 
 struct Copy {
   void* shared;
   const void* global;
   bool valid;
+  size_t bytes;
+};
+
+// An arrival at a barrier, after copies.
+struct Arrival {
+  BarrierState* barrier;
+  std::vector<Copy> copies;
 };
 
 // A call of a barrier or an exchange.
@@ -97,6 +104,8 @@ struct Fiber {
   Wait wait;
   Call call;  // that it waits in
   void* argument;
+  const BarrierState* barrier;  // that it waits for, and the phase whose end it waits for
+  int phase;
   std::vector<Copy> copies;  // started since the last group
   std::vector<std::vector<Copy>> groups;
   std::vector<std::function<void()>> products;  // of the warp, of its first thread
@@ -111,13 +120,14 @@ struct Block {
   int64_t index;
   char* shared;
   bool reversed;
+  std::vector<Arrival> arrivals;  // in order
   const void* scheduler_stack;
   size_t scheduler_stack_size;
   void* sanitizer_stack;
 };
 Block block;
 int64_t most_shared = kLeastSharedBytes;
-bool has_warpgroups = false;
+int warpgroup_multiprocessors = 0;
 }  // namespace
 
 int running_thread;
@@ -211,23 +221,54 @@ VIT_TEST_UNCHECKED void expect_same_call(const Call& a, const Call& b, const cha
 void arrive(const std::vector<Copy>& copies) {
   for (const Copy& copy : copies) {
     if (copy.valid) {
-      memcpy(copy.shared, copy.global, 16);
+      memcpy(copy.shared, copy.global, copy.bytes);
     } else {
-      memset(copy.shared, 0, 16);
+      memset(copy.shared, 0, copy.bytes);
     }
   }
 }
 
-// Runs the threads of a warp until all wait for the block or have ended.
-void run_warp(int warp) {
+// Runs the threads of a warp until all wait for others or have ended. Returns whether any ran.
+bool run_warp(int warp) {
   const int first = warp * 32;
   const int next = next_of_warp(first, first + 31);
-  if (next >= 0) resume(next);
-  for (int i = first; i < first + 32; ++i) {
+  if (next < 0) return false;
+  resume(next);
+  bool is_at_barrier = false;
+  for (int i = first; i < first + 32; ++i) is_at_barrier |= fiber(i).wait == Wait::kBarrier;
+  for (int i = first; i < first + 32 && !is_at_barrier; ++i) {
     if (fiber(i).wait == Wait::kWarp) {
       emulation_error("not all threads of a warp reach %s", fiber(i).call.name);
     }
   }
+  return true;
+}
+
+VIT_TEST_UNCHECKED bool has_ended(const BarrierState* barrier, int phase) {
+  return (barrier->phase & 1) != phase;
+}
+
+// Lets threads go on whose barriers are in the next phase. Returns whether there are any.
+VIT_TEST_UNCHECKED bool pass_barriers(int threads) {
+  bool any = false;
+  for (int i = 0; i < threads; ++i) {
+    Fiber& waiting = fiber(i);
+    if (waiting.wait == Wait::kBarrier && has_ended(waiting.barrier, waiting.phase)) {
+      waiting.wait = Wait::kNothing;
+      any = true;
+    }
+  }
+  return any;
+}
+
+// Lets the threads of the block go on. All wait for it.
+void pass_block(int threads) {
+  for (int i = 0; i < threads; ++i) {
+    if (fiber(i).wait == Wait::kBarrier) emulation_error("a thread waits for a barrier forever");
+    if (fiber(i).wait == Wait::kEnd) emulation_error("not all threads of a block reach a barrier");
+    expect_same_call(fiber(0).call, fiber(i).call, "a block");
+  }
+  for (int i = 0; i < threads; ++i) fiber(i).wait = Wait::kNothing;
 }
 
 }  // namespace
@@ -256,7 +297,7 @@ void expect_launchable(const vit::LaunchShape& shape, int threads) {
 }
 
 void set_most_shared_bytes(int64_t bytes) { most_shared = bytes; }
-void set_has_warpgroups(bool has) { has_warpgroups = has; }
+void set_warpgroup_multiprocessors(int count) { warpgroup_multiprocessors = count; }
 void set_reversed(bool reversed) { block.reversed = reversed; }
 bool is_reversed() { return block.reversed; }
 int64_t* emulated_block() { return &block.index; }
@@ -269,8 +310,38 @@ VIT_TEST_UNCHECKED void emulated_sync_block() {
 }
 
 void emulated_copy(void* shared, const void* global, bool valid) {
-  if (block.reversed) return arrive({{shared, global, valid}});
-  current().copies.push_back({shared, global, valid});
+  if (block.reversed) return arrive({{shared, global, valid, 16}});
+  current().copies.push_back({shared, global, valid, 16});
+}
+void emulated_word_copy(void* shared, const void* global, bool valid) {
+  if (block.reversed) return arrive({{shared, global, valid, 4}});
+  current().copies.push_back({shared, global, valid, 4});
+}
+
+VIT_TEST_UNCHECKED void emulated_wait_for(const BarrierState* barrier, int phase) {
+  Fiber& own = current();
+  if (has_ended(barrier, phase)) return;
+  own.call = call_of("a barrier in shared memory", __builtin_frame_address(0));
+  own.barrier = barrier;
+  own.phase = phase;
+  own.wait = Wait::kBarrier;
+  leave();
+}
+
+void emulated_arrive(BarrierState* barrier) {
+  if (barrier->missing <= 0) emulation_error("more threads arrive at a barrier than it counts");
+  if (--barrier->missing == 0) {
+    barrier->missing = barrier->arrivals;
+    ++barrier->phase;
+  }
+}
+
+// Copies that belong to a group arrive when the thread waits for it, at the latest here.
+void emulated_arrive_when_copied(BarrierState* barrier) {
+  if (block.reversed) return emulated_arrive(barrier);
+  emulated_wait(0);
+  block.arrivals.push_back({barrier, {}});
+  block.arrivals.back().copies.swap(current().copies);
 }
 
 void emulated_commit() {
@@ -306,6 +377,9 @@ VIT_TEST_UNCHECKED void emulated_exchange(const char* name, void* argument,
   own.argument = argument;
   own.wait = Wait::kWarp;
   if (next_of_warp(first, running_thread) >= 0) return leave();
+  for (int i = 0; i < 32; ++i) {
+    if (fiber(first + i).wait == Wait::kBarrier) return leave();
+  }
   void* arguments[32];
   for (int i = 0; i < 32; ++i) {
     const Fiber& lane = fiber(first + i);
@@ -336,18 +410,25 @@ void run_block(int threads, int64_t shared_bytes, bool reversed,
     own.groups.clear();
     own.products.clear();
   }
-  for (int ended = 0; ended < threads;) {
+  block.arrivals.clear();
+  for (size_t arrived = 0;;) {
+    bool any = false;
     for (int warp = 0; warp < threads / 32; ++warp) {
-      run_warp(reversed ? threads / 32 - 1 - warp : warp);
+      any |= run_warp(reversed ? threads / 32 - 1 - warp : warp);
     }
-    ended = 0;
+    any |= pass_barriers(threads);
+    if (any) continue;
+    if (arrived < block.arrivals.size()) {
+      const Arrival& next = block.arrivals[arrived++];
+      arrive(next.copies);
+      emulated_arrive(next.barrier);
+      pass_barriers(threads);
+      continue;
+    }
+    int ended = 0;
     for (int i = 0; i < threads; ++i) ended += fiber(i).wait == Wait::kEnd;
     if (ended == threads) break;
-    if (ended) emulation_error("not all threads of a block reach a barrier");
-    for (int i = 0; i < threads; ++i) {
-      expect_same_call(fiber(0).call, fiber(i).call, "a block");
-      fiber(i).wait = Wait::kNothing;
-    }
+    pass_block(threads);
   }
   free(block.shared);
 }
@@ -361,6 +442,6 @@ CudaResult most_shared_bytes(int64_t* bytes) {
   return CudaResult::kOk;
 }
 
-bool has_warpgroups() { return vit_test::has_warpgroups; }
+int warpgroup_multiprocessors() { return vit_test::warpgroup_multiprocessors; }
 
 }  // namespace vit

@@ -6,7 +6,8 @@
 //   functions, with addresses that are aligned as needed;
 // - blocks have no more threads than the kernel is compiled for, and no more shared memory than the
 //   GPU has; shared memory begins as NaN and has the size of the launch;
-// - data of asynchronous copies arrive as late as they may, or at once (see `reversed`).
+// - data of asynchronous copies arrive as late as they may, or at once (see `reversed`);
+// - threads do not wait for each other forever.
 // Warps run one after another between barriers, in both orders (see `reversed`): with a barrier
 // missing, the results of one order are wrong.
 #ifndef TESTS_CC_GPU_EMULATION_H_
@@ -51,8 +52,8 @@ bool is_reversed();
 // that of sm_86, sm_89 and sm_120, the least that there is from sm_80 on.
 constexpr int64_t kLeastSharedBytes = 99 * 1024;
 void set_most_shared_bytes(int64_t bytes);
-// Whether the GPU has the products of warpgroups; at first not.
-void set_has_warpgroups(bool has);
+// The multiprocessors of a GPU that has the products of warpgroups; at first 0, one without.
+void set_warpgroup_multiprocessors(int count);
 
 // For the functions below, of the thread that runs.
 extern int running_thread;  // in its block
@@ -62,6 +63,17 @@ VIT_TEST_CALLED void emulated_sync_block();
 void emulated_copy(void* shared, const void* global, bool valid);
 void emulated_commit();
 void emulated_wait(int pending);
+void emulated_word_copy(void* shared, const void* global, bool valid);
+
+// Of a barrier in shared memory.
+struct BarrierState {
+  int16_t arrivals;  // of a phase
+  int16_t missing;  // of this phase
+  int32_t phase;  // number of the current phase
+};
+VIT_TEST_CALLED void emulated_wait_for(const BarrierState* barrier, int phase);
+void emulated_arrive(BarrierState* barrier);
+void emulated_arrive_when_copied(BarrierState* barrier);
 
 // Stops the program with a message about the kernel; arguments as for printf.
 [[noreturn]] __attribute__((format(printf, 1, 2))) void emulation_error(const char* text, ...);
@@ -132,6 +144,16 @@ VIT_DEVICE T shuffle_xor(T value, int mask) {
 template <class T>
 VIT_DEVICE T shuffle(T value, int lane) {
   return shuffled(value, lane);
+}
+
+VIT_DEVICE bool any_of_warp(bool value) {
+  uint32_t any = value;
+  vit_test::emulated_exchange("any_of_warp", &any, [](void* const(&lanes)[32]) {
+    uint32_t found = 0;
+    for (void* lane : lanes) found |= *static_cast<uint32_t*>(lane);
+    for (void* lane : lanes) *static_cast<uint32_t*>(lane) = found;
+  });
+  return any;
 }
 
 struct MatrixRead {
@@ -301,13 +323,38 @@ VIT_DEVICE void copy_async(void* shared, const void* global, bool valid) {
   vit_test::expect_aligned(global);
   vit_test::emulated_copy(shared, global, valid);
 }
+VIT_DEVICE void copy_word_async(void* shared, const void* global, bool valid) {
+  vit_test::expect_aligned(shared, 4);
+  vit_test::expect_aligned(global, 4);
+  vit_test::emulated_word_copy(shared, global, valid);
+}
 VIT_DEVICE void commit_copies() { vit_test::emulated_commit(); }
 template <int pending>
 VIT_DEVICE void wait_for_copies() {
   vit_test::emulated_wait(pending);
 }
 
-VIT_DEVICE void wait_for_all_copies_but(int pending) { vit_test::emulated_wait(pending); }
+// As shared_barrier.h explains.
+struct SharedBarrier {
+  static constexpr int kBytes = sizeof(vit_test::BarrierState);
+  char* data;
+
+  vit_test::BarrierState* state() const {
+    vit_test::expect_aligned(data, kBytes);
+    return reinterpret_cast<vit_test::BarrierState*>(data);
+  }
+  void init(int arrivals) const {
+    const auto count = static_cast<int16_t>(arrivals);
+    *state() = {count, count, 0};
+  }
+  void arrive() const { vit_test::emulated_arrive(state()); }
+  void arrive_when_copied() const { vit_test::emulated_arrive_when_copied(state()); }
+  void wait(int phase) const { vit_test::emulated_wait_for(state(), phase); }
+};
+template <int registers>
+VIT_DEVICE void claim_registers() {}
+template <int registers>
+VIT_DEVICE void release_registers() {}
 
 template <int kWords>
 VIT_DEVICE void load_words(const void* from, uint32_t* words) {

@@ -83,58 +83,28 @@ ForwardGeometry forward_geometry(DType type, const AttentionShape& shape, int64_
   return result;
 }
 
-int64_t line_rows(const AttentionShape& shape, WarpgroupBlocks blocks) {
-  if (shape.tokens <= 64) return ceil_divide(shape.tokens, 16) * 16;
-  const int64_t before = shape.tokens - blocks.last;
-  return blocks.last + (before > 0 ? ceil_divide(before, blocks.block) * blocks.block : 0);
-}
-
-int64_t line_bytes(const AttentionShape& shape, WarpgroupBlocks blocks) {
-  return 2 * padded_head_size(shape.head_size) / 8 * (16 * line_rows(shape, blocks) + 16);
-}
-
-WarpgroupLines warpgroup_lines(const AttentionShape& shape, WarpgroupBlocks rows, int64_t bytes,
-                               int64_t bytes_of_group, int most, int64_t most_shared) {
-  const int64_t tiles = ceil_divide(shape.tokens, 64), lines = lines_of(shape);
-  WarpgroupLines best = {};
-  if (bytes + bytes_of_group > most_shared) return best;
-  int64_t least = 0;
-  for (int64_t per_block = 1; per_block <= tiles; ++per_block) {
-    // The blocks that a multiprocessor runs at a time, and their warpgroups: as many warpgroups as
-    // possible, in as many blocks as possible, which copy while others compute.
-    const int64_t blocks = lines * ceil_divide(tiles, per_block);
-    int64_t resident = 0, groups = 0;
-    for (int64_t count = 1; count <= most && count <= ceil_divide(blocks, kMultiprocessors);
-         ++count) {
-      const int64_t each = most / count < per_block ? most / count : per_block;
-      // It keeps 1 KB for each block.
-      const bool fits = count * (bytes + each * bytes_of_group + 1024) <= most_shared + 1024;
-      if (fits && count * each >= resident * groups) resident = count, groups = each;
-    }
-    if (resident == 0) continue;
-    // In units of a third of the time that a warpgroup takes for a tile: a block copies a line in
-    // about one.
-    const int64_t cost =
-        ceil_divide(blocks, kMultiprocessors * resident) * (1 + 3 * ceil_divide(per_block, groups));
-    if (least && cost >= least) continue;
-    least = cost;
-    best = {static_cast<int>(line_rows(shape, rows)), static_cast<int>(tiles),
-            static_cast<int>(per_block), static_cast<int>(ceil_divide(tiles, per_block)),
-            static_cast<int>(groups)};
-  }
-  return best;
-}
-
 ForwardWarpgroupGeometry forward_warpgroup_geometry(DType type, const AttentionShape& shape,
-                                                    int64_t most_shared) {
+                                                    int64_t most_shared, int multiprocessors) {
   ForwardWarpgroupGeometry g = {};
   if (!is_16_bit(type) || shape.head_size > 80) return g;
-  const int64_t bytes = line_bytes(shape, kForwardBlocks);
-  const int64_t bytes_of_group = head_tile_bytes(shape.head_size, 64);  // the next queries
-  g.lines = warpgroup_lines(shape, kForwardBlocks, bytes, bytes_of_group, 3, most_shared);
-  g.is_possible = g.lines.groups > 0;
-  g.launch = {lines_of(shape) * g.lines.blocks, 128 * g.lines.groups,
-              bytes + g.lines.groups * bytes_of_group};
+  const int size = padded_head_size(shape.head_size);
+  const int64_t queries = head_tile_bytes(size, kWarpgroupRows);  // the next ones of a warpgroup
+  const int64_t sixteens = ceil_divide(shape.tokens, 16);
+  if (shape.tokens <= kWarpgroupRows) {
+    g.launch = {lines_of(shape), kWarpgroup,
+                section_bytes(size, static_cast<int>(16 * sixteens), 0) + queries};
+    g.is_possible = g.launch.shared_bytes <= most_shared;
+    return g;
+  }
+  // n sections of 64 or 80 rows, where they can be without unused rows.
+  int64_t sections = sixteens / 4, longer = sixteens % 4;
+  if (longer > sections) ++sections, longer = 0;
+  g.stream = stream_geometry(shape, {longer, sections - longer},
+                             section_bytes(size, ForwardRows::first, 0), kForwardGroups,
+                             most_shared - kForwardGroups * queries, multiprocessors);
+  g.is_possible = g.stream.slots > 0;
+  g.launch = {g.stream.blocks, (kForwardGroups + 1) * kWarpgroup,
+              ring_bytes(g.stream) + kForwardGroups * queries};
   return g;
 }
 

@@ -3,7 +3,7 @@
 #define CUSTOM_OPS_CUDA_ATTENTION_ATTENTION_GEOMETRY_H_
 
 #include "custom_ops/cc/attention_problem.h"
-#include "custom_ops/cuda/launch.h"
+#include "custom_ops/cuda/stream_geometry.h"
 
 namespace vit {
 
@@ -59,40 +59,17 @@ struct ForwardGeometry {
 };
 ForwardGeometry forward_geometry(DType type, const AttentionShape& shape, int64_t most_shared);
 
-// How blocks of warpgroups divide lines. A block keeps the keys and values of a line in shared
-// memory, `rows` rows: the tokens, rounded up to a multiple of 16.
-struct WarpgroupLines {
-  int rows;
-  int tiles;                    // of 64 tokens of a line
-  int tiles_per_block, blocks;  // of a line
-  int groups;                   // of a block
-};
-
-// The keys (queries) that warpgroups compute together: blocks of `block`, and then `last`.
-struct WarpgroupBlocks {
-  int block, last;
-};
-constexpr WarpgroupBlocks kForwardBlocks = {64, 80};
-constexpr WarpgroupBlocks kBackwardBlocks = {64, 16};
-
-// Rows of a line in shared memory, and bytes of two arrays of them.
-int64_t line_rows(const AttentionShape& shape, WarpgroupBlocks blocks);
-int64_t line_bytes(const AttentionShape& shape, WarpgroupBlocks blocks);
-
-// Divides lines among blocks with `bytes` of shared memory, and `bytes_of_group` more for each of
-// their warpgroups. A multiprocessor has registers for `most` warpgroups. 0 groups: a line does not
-// fit.
-WarpgroupLines warpgroup_lines(const AttentionShape& shape, WarpgroupBlocks blocks, int64_t bytes,
-                               int64_t bytes_of_group, int most, int64_t most_shared);
-
-// attention_forward with warpgroups. `is_possible`: the lines fit the shared memory.
+// attention_forward with warpgroups. Of the keys of a line, in blocks of 64, as many blocks as
+// needed have 80. Lines of up to 64 tokens have a block of one warpgroup each, and no stream.
+using ForwardRows = SectionRows<80, 64>;
+constexpr int kForwardGroups = 3;  // that multiply
 struct ForwardWarpgroupGeometry {
   bool is_possible;
-  WarpgroupLines lines;
+  StreamGeometry stream;
   LaunchShape launch;
 };
 ForwardWarpgroupGeometry forward_warpgroup_geometry(DType type, const AttentionShape& shape,
-                                                    int64_t most_shared);
+                                                    int64_t most_shared, int multiprocessors);
 
 // A block of attention_taps takes 64 queries of a line. The class row alone needs only the first
 // block of each line.

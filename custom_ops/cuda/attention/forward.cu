@@ -41,26 +41,25 @@ CudaResult run_tensor(const AttentionForwardProblem& problem, const ForwardGeome
   }
 }
 
-template <class T>
+template <class T, int kSize, int kShortBlocks>
 CudaResult run_warpgroup(const AttentionForwardProblem& problem,
                          const ForwardWarpgroupGeometry& geometry, const CudaExecution& execution) {
   const int64_t width = problem.shape.heads * problem.shape.head_size;
-  const ForwardWarpgroupParameters parameters = {problem,
-                                                 kernel_scales(problem, AttentionPath::kTensor),
-                                                 geometry.lines,
-                                                 geometry.launch.threads,
-                                                 3 * width * problem.shape.token_stride,
-                                                 width};
-  const auto start = [&](auto kernel) {
-    return launch(kernel, geometry.launch, parameters, execution);
-  };
-  const bool is_short = geometry.lines.tiles == 1;
-  if (padded_head_size(problem.shape.head_size) == 64) {
-    return is_short ? start(attention_forward_warpgroup<T, 64, true, 128, 5>)
-                    : start(attention_forward_warpgroup<T, 64, false, 384, 1>);
-  }
-  return is_short ? start(attention_forward_warpgroup<T, 80, true, 128, 3>)
-                  : start(attention_forward_warpgroup<T, 80, false, 384, 1>);
+  const ForwardWarpgroupParameters parameters = {
+      problem, kernel_scales(problem, AttentionPath::kTensor), geometry.stream,
+      3 * width * problem.shape.token_stride, width};
+  return geometry.stream.blocks
+             ? launch(attention_forward_warpgroup<T, kSize>, geometry.launch, parameters, execution)
+             : launch(attention_forward_short_warpgroup<T, kSize, kShortBlocks>, geometry.launch,
+                      parameters, execution);
+}
+
+template <class T>
+CudaResult run_warpgroup(const AttentionForwardProblem& problem,
+                         const ForwardWarpgroupGeometry& geometry, const CudaExecution& execution) {
+  return padded_head_size(problem.shape.head_size) == 64
+             ? run_warpgroup<T, 64, 5>(problem, geometry, execution)
+             : run_warpgroup<T, 80, 3>(problem, geometry, execution);
 }
 
 template <class T>
@@ -89,8 +88,10 @@ CudaResult attention_forward(const AttentionForwardProblem& problem,
   if (geometry.launch.blocks == 0) return CudaResult::kOk;
   if (!is_launchable(geometry.launch, most_shared) || problem.shape.tokens > kMaxBlocks)
     return CudaResult::kTooLarge;
-  if (has_warpgroups() && !problem.bias.data && is_aligned(problem)) {
-    const auto of_warpgroups = forward_warpgroup_geometry(problem.type, problem.shape, most_shared);
+  const int multiprocessors = warpgroup_multiprocessors();
+  if (multiprocessors && !problem.bias.data && is_aligned(problem)) {
+    const auto of_warpgroups =
+        forward_warpgroup_geometry(problem.type, problem.shape, most_shared, multiprocessors);
     if (of_warpgroups.is_possible && is_launchable(of_warpgroups.launch, most_shared)) {
       return problem.type == DType::kBfloat16
                  ? run_warpgroup<Bfloat16>(problem, of_warpgroups, execution)

@@ -88,9 +88,8 @@ CudaResult run_warpgroup(const AttentionGradientProblem& problem,
                          const BackwardWarpgroupGeometry& geometry, void* delta,
                          const CudaExecution& execution) {
   const GradientParameters common = parameters_of(problem, {}, delta);
-  const auto start = [&](auto kernel, const WarpgroupLines& lines, const LaunchShape& shape) {
-    return launch(kernel, shape, BackwardWarpgroupParameters{common, lines, shape.threads},
-                  execution);
+  const auto start = [&](auto kernel, const StreamGeometry& stream, const LaunchShape& shape) {
+    return launch(kernel, shape, BackwardWarpgroupParameters{common, stream}, execution);
   };
   const CudaResult result =
       start(query_gradients_warpgroup<T, kHead>, geometry.queries, geometry.d_queries);
@@ -117,8 +116,10 @@ CudaResult attention_backward(const AttentionGradientProblem& problem,
   if (is_empty(geometry)) return CudaResult::kOk;
   if (!is_launchable(geometry, most_shared)) return CudaResult::kTooLarge;
   void* delta = nullptr;
-  if (has_warpgroups() && !problem.bias.data && is_aligned(problem)) {
-    const auto warpgroups = backward_warpgroup_geometry(problem.type, problem.shape, most_shared);
+  const int multiprocessors = warpgroup_multiprocessors();
+  if (multiprocessors && !problem.bias.data && is_aligned(problem)) {
+    const auto warpgroups =
+        backward_warpgroup_geometry(problem.type, problem.shape, most_shared, multiprocessors);
     if (warpgroups.is_possible) {
       if (warpgroups.delta_bytes) {
         delta = execution.allocate(execution.allocator, warpgroups.delta_bytes);

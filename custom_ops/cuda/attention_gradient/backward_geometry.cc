@@ -64,20 +64,20 @@ BackwardGeometry backward_geometry(DType type, const AttentionShape& shape, int6
 }
 
 BackwardWarpgroupGeometry backward_warpgroup_geometry(DType type, const AttentionShape& shape,
-                                                      int64_t most_shared) {
+                                                      int64_t most_shared, int multiprocessors) {
   BackwardWarpgroupGeometry g = {};
   const bool is_16_bit = type == DType::kBfloat16 || type == DType::kFloat16;
   if (!is_16_bit || shape.head_size > 80 || shape.tokens <= kGradientTokens) return g;
-  const auto divide = [&](WarpgroupLines& lines, int64_t bytes, int most) {
-    lines = warpgroup_lines(shape, kBackwardBlocks, bytes, 0, most, most_shared);
-    return LaunchShape{lines_of(shape) * lines.blocks, 128 * lines.groups, bytes};
+  const int size = padded_head_size(shape.head_size);
+  const auto divide = [&](StreamGeometry& stream, int groups, int numbers) {
+    stream = stream_geometry(shape, {ceil_divide(shape.tokens - BackwardRows::other, 64), 1},
+                             section_bytes(size, BackwardRows::first, numbers), groups, most_shared,
+                             multiprocessors);
+    return LaunchShape{stream.blocks, (groups + 1) * kWarpgroup, ring_bytes(stream)};
   };
-  const int64_t bytes = line_bytes(shape, kBackwardBlocks);
-  const int64_t statistics = 3 * kSumBytes * line_rows(shape, kBackwardBlocks);
-  g.d_queries =
-      divide(g.queries, bytes, shape.head_size <= 64 ? kQueryWarpgroups<64> : kQueryWarpgroups<80>);
-  g.d_keys = divide(g.keys, bytes + statistics, kKeyWarpgroups);
-  g.is_possible = g.queries.groups > 0 && g.keys.groups > 0;
+  g.d_queries = divide(g.queries, size == 64 ? kQueryGroups<64> : kQueryGroups<80>, 0);
+  g.d_keys = divide(g.keys, kKeyGroups, 3);
+  g.is_possible = g.queries.slots > 0 && g.keys.slots > 0;
   g.delta_bytes = delta_bytes(shape);
   return g;
 }

@@ -34,21 +34,21 @@ BackwardGeometry backward_geometry(DType type, const AttentionShape& shape, int6
 bool is_empty(const BackwardGeometry& geometry);
 bool is_launchable(const BackwardGeometry& geometry, int64_t most_shared);
 
-// The most warpgroups of a block, for which a multiprocessor has registers.
+// The launches of attention_backward with warpgroups, in this order, for lines that are longer than
+// short_lines. Sections of a line have 64 rows, the last one 16.
+using BackwardRows = SectionRows<64, 16>;
+// Warpgroups that multiply.
 template <int padded_head_size>
-constexpr int kQueryWarpgroups = padded_head_size == 64 ? 3 : 2;
-constexpr int kKeyWarpgroups = 2;
-
-// The launches of attention_backward with warpgroups, in this order. `is_possible`: the lines fit
-// the shared memory, and are longer than short_lines.
+constexpr int kQueryGroups = padded_head_size == 64 ? 3 : 2;
+constexpr int kKeyGroups = 2;
 struct BackwardWarpgroupGeometry {
   bool is_possible;
-  WarpgroupLines queries, keys;
+  StreamGeometry queries, keys;
   LaunchShape d_queries, d_keys;
   int64_t delta_bytes;  // scratch: delta of every query
 };
 BackwardWarpgroupGeometry backward_warpgroup_geometry(DType type, const AttentionShape& shape,
-                                                      int64_t most_shared);
+                                                      int64_t most_shared, int multiprocessors);
 
 // Along a dimension of a bias: its parts, and the lines that share an element.
 struct BiasDimension {
