@@ -139,7 +139,7 @@ CUDA = [
 # What decides on the host how the kernels run: plain C++, which tests use without CUDA.
 CUDA_HOST = [
     "cuda/attention/attention_geometry.cc",
-    "cuda/stream_geometry.cc",
+    "cuda/attention/stream_geometry.cc",
     "cuda/attention_gradient/backward_geometry.cc",
     "cuda/patch_embed/patch_embed_geometry.cc",
 ]
@@ -182,8 +182,8 @@ CUDA_KERNEL_HEADERS = [
     "cuda/scalar_tiles.h",
     "cuda/tensor_tiles.h",
     "cuda/shared_barrier.h",
-    "cuda/stream_geometry.h",
-    "cuda/line_stream.h",
+    "cuda/attention/stream_geometry.h",
+    "cuda/attention/line_stream.h",
     "cuda/warpgroup_products.h",
     "cuda/warpgroup_tiles.h",
 ]

@@ -21,7 +21,8 @@ _ATTENTION = (
     (1, 50, 1, 80, False),
     (1, 100, 1, 64, False),
     (1, 197, 1, 64, False),
-    (1, 197, 1, 80, False),
+        (1, 197, 1, 80, False),
+    (1, 65, 140, 8, False),
     (1, 1, 1, 1, False),
 )
 # Lines of a grid differ from a sequence in the strides alone.

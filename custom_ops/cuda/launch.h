@@ -28,6 +28,9 @@ constexpr bool is_launchable(const LaunchShape& shape, int64_t most_shared) {
          shape.shared_bytes <= most_shared;
 }
 
+// The threads of a warpgroup, four warps, and the tokens that it owns at a time.
+constexpr int kWarpgroup = 128, kWarpgroupRows = 64;
+
 constexpr int64_t ceil_divide(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
 // Kernels without tensor cores: threads of a block, sums in each direction of its tile, and how

@@ -26,13 +26,20 @@ struct SharedBarrier {
         "{\n.reg .b64 state;\nmbarrier.arrive.shared::cta.b64 state, [%0];\n}" ::"r"(address())
         : "memory");
   }
-  // Arrives when the copies are done that this thread has started.
-  VIT_DEVICE_METHOD void arrive_when_copied() const {
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(address())
-                 : "memory");
+  // Whether the phase with this number has ended: while the other one runs, and for number 1 before
+  // the end of the first one.
+  VIT_DEVICE_METHOD bool has_ended(int phase) const {
+    uint32_t result;
+    asm volatile(
+        "{\n.reg .pred done;\n"
+        "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, done;\n}"
+        : "=r"(result)
+        : "r"(address()), "r"(phase)
+        : "memory");
+    return result;
   }
-  // Waits for the end of the phase with this number. Returns at once while the other one runs, and
-  // before the end of the first phase for number 1.
+  // Waits until it has ended.
   VIT_DEVICE_METHOD void wait(int phase) const {
     asm volatile(
         "{\n.reg .pred done;\n"

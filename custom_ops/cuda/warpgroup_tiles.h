@@ -3,7 +3,6 @@
 #ifndef CUSTOM_OPS_CUDA_WARPGROUP_TILES_H_
 #define CUSTOM_OPS_CUDA_WARPGROUP_TILES_H_
 
-#include "custom_ops/cuda/stream_geometry.h"
 #include "custom_ops/cuda/tensor_tiles.h"
 
 namespace vit {

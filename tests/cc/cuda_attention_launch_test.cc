@@ -172,6 +172,7 @@ void expect_stream(const vit::StreamGeometry& g, const vit::LaunchShape& launch,
   EXPECT(all >= tokens && all < tokens + 64, "%lld rows", number(all));
   const int sections = g.sections[0] + g.sections[1];
   EXPECT(g.slots >= 2 && g.slots <= 3 * sections, "%d slots", g.slots);
+
   EXPECT(g.tiles_per_pass == (g.slots < sections && tiles > groups ? groups : tiles),
          "%d tiles of a pass with %d slots for %d sections", g.tiles_per_pass, g.slots, sections);
 }

@@ -85,12 +85,6 @@ struct Copy {
   size_t bytes;
 };
 
-// An arrival at a barrier, after copies.
-struct Arrival {
-  BarrierState* barrier;
-  std::vector<Copy> copies;
-};
-
 // A call of a barrier or an exchange.
 struct Call {
   const char* name;
@@ -120,7 +114,6 @@ struct Block {
   int64_t index;
   char* shared;
   bool reversed;
-  std::vector<Arrival> arrivals;  // in order
   const void* scheduler_stack;
   size_t scheduler_stack_size;
   void* sanitizer_stack;
@@ -244,16 +237,12 @@ bool run_warp(int warp) {
   return true;
 }
 
-VIT_TEST_UNCHECKED bool has_ended(const BarrierState* barrier, int phase) {
-  return (barrier->phase & 1) != phase;
-}
-
 // Lets threads go on whose barriers are in the next phase. Returns whether there are any.
 VIT_TEST_UNCHECKED bool pass_barriers(int threads) {
   bool any = false;
   for (int i = 0; i < threads; ++i) {
     Fiber& waiting = fiber(i);
-    if (waiting.wait == Wait::kBarrier && has_ended(waiting.barrier, waiting.phase)) {
+    if (waiting.wait == Wait::kBarrier && emulated_has_ended(waiting.barrier, waiting.phase)) {
       waiting.wait = Wait::kNothing;
       any = true;
     }
@@ -318,9 +307,13 @@ void emulated_word_copy(void* shared, const void* global, bool valid) {
   current().copies.push_back({shared, global, valid, 4});
 }
 
+VIT_TEST_UNCHECKED bool emulated_has_ended(const BarrierState* barrier, int phase) {
+  return (barrier->phase & 1) != phase;
+}
+
 VIT_TEST_UNCHECKED void emulated_wait_for(const BarrierState* barrier, int phase) {
   Fiber& own = current();
-  if (has_ended(barrier, phase)) return;
+  if (emulated_has_ended(barrier, phase)) return;
   own.call = call_of("a barrier in shared memory", __builtin_frame_address(0));
   own.barrier = barrier;
   own.phase = phase;
@@ -334,14 +327,6 @@ void emulated_arrive(BarrierState* barrier) {
     barrier->missing = barrier->arrivals;
     ++barrier->phase;
   }
-}
-
-// Copies that belong to a group arrive when the thread waits for it, at the latest here.
-void emulated_arrive_when_copied(BarrierState* barrier) {
-  if (block.reversed) return emulated_arrive(barrier);
-  emulated_wait(0);
-  block.arrivals.push_back({barrier, {}});
-  block.arrivals.back().copies.swap(current().copies);
 }
 
 void emulated_commit() {
@@ -410,21 +395,12 @@ void run_block(int threads, int64_t shared_bytes, bool reversed,
     own.groups.clear();
     own.products.clear();
   }
-  block.arrivals.clear();
-  for (size_t arrived = 0;;) {
+  for (;;) {
     bool any = false;
     for (int warp = 0; warp < threads / 32; ++warp) {
       any |= run_warp(reversed ? threads / 32 - 1 - warp : warp);
     }
-    any |= pass_barriers(threads);
-    if (any) continue;
-    if (arrived < block.arrivals.size()) {
-      const Arrival& next = block.arrivals[arrived++];
-      arrive(next.copies);
-      emulated_arrive(next.barrier);
-      pass_barriers(threads);
-      continue;
-    }
+    if (pass_barriers(threads) || any) continue;
     int ended = 0;
     for (int i = 0; i < threads; ++i) ended += fiber(i).wait == Wait::kEnd;
     if (ended == threads) break;

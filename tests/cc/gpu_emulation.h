@@ -73,7 +73,7 @@ struct BarrierState {
 };
 VIT_TEST_CALLED void emulated_wait_for(const BarrierState* barrier, int phase);
 void emulated_arrive(BarrierState* barrier);
-void emulated_arrive_when_copied(BarrierState* barrier);
+bool emulated_has_ended(const BarrierState* barrier, int phase);
 
 // Stops the program with a message about the kernel; arguments as for printf.
 [[noreturn]] __attribute__((format(printf, 1, 2))) void emulation_error(const char* text, ...);
@@ -348,7 +348,7 @@ struct SharedBarrier {
     *state() = {count, count, 0};
   }
   void arrive() const { vit_test::emulated_arrive(state()); }
-  void arrive_when_copied() const { vit_test::emulated_arrive_when_copied(state()); }
+  bool has_ended(int phase) const { return vit_test::emulated_has_ended(state(), phase); }
   void wait(int phase) const { vit_test::emulated_wait_for(state(), phase); }
 };
 template <int registers>

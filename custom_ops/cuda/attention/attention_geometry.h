@@ -3,7 +3,7 @@
 #define CUSTOM_OPS_CUDA_ATTENTION_ATTENTION_GEOMETRY_H_
 
 #include "custom_ops/cc/attention_problem.h"
-#include "custom_ops/cuda/stream_geometry.h"
+#include "custom_ops/cuda/attention/stream_geometry.h"
 
 namespace vit {
 

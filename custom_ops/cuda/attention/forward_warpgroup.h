@@ -5,7 +5,7 @@
 #define CUSTOM_OPS_CUDA_ATTENTION_FORWARD_WARPGROUP_H_
 
 #include "custom_ops/cuda/attention/scalar_logits.h"
-#include "custom_ops/cuda/line_stream.h"
+#include "custom_ops/cuda/attention/line_stream.h"
 
 namespace vit {
 
@@ -157,11 +157,11 @@ struct QueryTile {
   int64_t token;
   int row;  // of the warp in the tile
 
-  VIT_DEVICE_METHOD QueryTile(const ForwardWarpgroupParameters& parameters, int64_t of_line,
-                              int tile)
+  VIT_DEVICE_METHOD QueryTile(const ForwardWarpgroupParameters& parameters, int64_t number,
+                              const Line& of_tile, int tile)
       : p(parameters),
-        index(of_line),
-        line(line_of(p.problem.shape, of_line)),
+        index(number),
+        line(of_tile),
         token(int64_t{tile} * kWarpgroupRows),
         row(warp_index() % 4 * 16) {}
 
@@ -181,10 +181,9 @@ struct QueryTile {
 };
 
 template <class T>
-VIT_DEVICE LineSource<T> keys_and_values(const ForwardWarpgroupParameters& p, int64_t line) {
+VIT_DEVICE LineSource<T> keys_and_values(const ForwardWarpgroupParameters& p, const Line& line) {
   const AttentionShape& shape = p.problem.shape;
-  const T* const keys =
-      static_cast<const T*>(p.problem.qkv) + offset_in_qkv(shape, line_of(shape, line), 0, kKey);
+  const T* const keys = static_cast<const T*>(p.problem.qkv) + offset_in_qkv(shape, line, 0, kKey);
   return {{keys, keys + p.width},
           {p.stride, p.stride},
           static_cast<int>(shape.tokens),
@@ -200,7 +199,7 @@ VIT_KERNEL((kForwardGroups + 1) * kWarpgroup, 1, attention_forward_warpgroup,
     using Stage = typename QueryTile<T, kHead>::Stage;
     const LineStream<T, kHead, ForwardRows, 0, kForwardGroups> stream(p.stream);
     const auto copy = [&] {
-      stream.copy([&](int64_t line) { return keys_and_values<T>(p, line); });
+      stream.copy([&](int64_t line) { return keys_and_values<T>(p, stream.line_at(line)); });
     };
     const auto multiply = [&](int number) {
       if (number >= stream.groups) return;
@@ -209,7 +208,7 @@ VIT_KERNEL((kForwardGroups + 1) * kWarpgroup, 1, attention_forward_warpgroup,
       const auto copy_queries = [&](int index) {
         if (index >= stream.tiles) return;
         const auto at = stream.tile_at(index);
-        QueryTile<T, kHead>(p, at.line, at.tile).copy(stage);
+        QueryTile<T, kHead>(p, at.line, stream.line_at(at.line), at.tile).copy(stage);
       };
       int index = number;
       copy_queries(index);
@@ -218,7 +217,9 @@ VIT_KERNEL((kForwardGroups + 1) * kWarpgroup, 1, attention_forward_warpgroup,
       stream.for_tiles(number, [&](int64_t line, int tile, const RingPlace& begin, bool is_last) {
         wait_for_copies<0>();
         group.start(stage, p.scales.of_queries);
-        const QueryTile<T, kHead> queries(p, line, tile);
+        index += stream.groups;
+        copy_queries(index);
+        const QueryTile<T, kHead> queries(p, line, stream.line_at(line), tile);
         const bool has_rows = queries.has_rows();
         int before = -1;  // the slot of the section before, whose values are still in use
         stream.for_sections(begin, [&](auto rows, int first, const RingPlace& place) {
@@ -234,8 +235,6 @@ VIT_KERNEL((kForwardGroups + 1) * kWarpgroup, 1, attention_forward_warpgroup,
         wait_for_products();
         pin(group.sums);
         if (is_last) stream.release(before);
-        index += stream.groups;
-        copy_queries(index);
         queries.finish(group);
       });
     };
@@ -254,9 +253,10 @@ VIT_KERNEL(kWarpgroup, kBlocks, attention_forward_short_warpgroup,
     using Stage = typename QueryTile<T, kHead>::Stage;
     const Stage stage = {reinterpret_cast<T*>(values.data + keys.kOctets * keys.pitch +
                                               warp_index() * Stage::kBytes)};
-    const QueryTile<T, kHead> queries(p, block_index(), 0);
+    const Line line = line_of(p.problem.shape, block_index());
+    const QueryTile<T, kHead> queries(p, block_index(), line, 0);
     queries.copy(stage);
-    const LineSource<T> from = keys_and_values<T>(p, block_index());
+    const LineSource<T> from = keys_and_values<T>(p, line);
     const LineCopy<T, kHead> copy = {{keys, values},
                                      {from.rows[0], from.rows[1]},
                                      {p.stride, p.stride},

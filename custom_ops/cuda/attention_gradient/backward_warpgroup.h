@@ -5,7 +5,7 @@
 #define CUSTOM_OPS_CUDA_ATTENTION_GRADIENT_BACKWARD_WARPGROUP_H_
 
 #include "custom_ops/cuda/attention_gradient/logit_gradients.h"
-#include "custom_ops/cuda/line_stream.h"
+#include "custom_ops/cuda/attention/line_stream.h"
 
 namespace vit {
 
@@ -156,16 +156,13 @@ struct KeyWarpgroup {
 template <class T, int kHead>
 struct GradientTile {
   const AttentionGradientProblem& problem;
-  int64_t index;  // of the line
   Line line;
   int64_t token;
   int row = warp_index() % 4 * 16;  // of the warp in the tile
 
-  VIT_DEVICE_METHOD GradientTile(const BackwardWarpgroupParameters& p, int64_t of_line, int tile)
-      : problem(p.common.problem),
-        index(of_line),
-        line(line_of(problem.shape, of_line)),
-        token(int64_t{tile} * kWarpgroupRows) {}
+  VIT_DEVICE_METHOD GradientTile(const BackwardWarpgroupParameters& p, const Line& of_tile,
+                                 int tile)
+      : problem(p.common.problem), line(of_tile), token(int64_t{tile} * kWarpgroupRows) {}
 
   VIT_DEVICE_METHOD Rows<T> qkv(Part part) const {
     return rows_of_qkv<T>(problem.shape, problem.qkv, line, part, token, kWarpgroupRows, true);
@@ -192,7 +189,7 @@ VIT_KERNEL((kQueryGroups<kHead> + 1) * kWarpgroup, 1, query_gradients_warpgroup,
     const LineStream<T, kHead, BackwardRows, 0, kQueryGroups<kHead>> stream(p.stream);
     const auto copy = [&] {
       stream.copy([&](int64_t line) {
-        const Gradients of(p, line, 0);
+        const Gradients of(p, stream.line_at(line), 0);
         const Rows<T> keys = of.qkv(kKey), values = of.qkv(kValue);
         return LineSource<T>{
             {keys.data, values.data}, {keys.stride, keys.stride}, tokens, keys.columns, {}};
@@ -202,7 +199,7 @@ VIT_KERNEL((kQueryGroups<kHead> + 1) * kWarpgroup, 1, query_gradients_warpgroup,
       if (number >= stream.groups) return;
       QueryWarpgroup<T, kHead> group;
       stream.for_tiles(number, [&](int64_t line, int tile, const RingPlace& begin, bool is_last) {
-        const Gradients of(p, line, tile);
+        const Gradients of(p, stream.line_at(line), tile);
         const Rows<T> queries = of.qkv(kQuery);
         group.start(queries, of.of_out(of.problem.d_out), of.of_out(of.problem.out),
                     statistics_of(of.problem.statistics, of.problem.shape, line) + of.token, tokens,
@@ -237,7 +234,7 @@ VIT_KERNEL((kKeyGroups + 1) * kWarpgroup, 1, key_gradients_warpgroup,
     const LineStream<T, kHead, BackwardRows, 3, kKeyGroups> stream(p.stream);
     const auto copy = [&] {
       stream.copy([&](int64_t line) {
-        const Gradients of(p, line, 0);
+        const Gradients of(p, stream.line_at(line), 0);
         const Rows<T> queries = of.qkv(kQuery), d_out = of.of_out(of.problem.d_out);
         const float* const statistics =
             statistics_of(of.problem.statistics, of.problem.shape, line);
@@ -252,7 +249,7 @@ VIT_KERNEL((kKeyGroups + 1) * kWarpgroup, 1, key_gradients_warpgroup,
       if (number >= stream.groups) return;
       KeyWarpgroup<T, kHead> group;
       stream.for_tiles(number, [&](int64_t line, int tile, const RingPlace& begin, bool is_last) {
-        const Gradients of(p, line, tile);
+        const Gradients of(p, stream.line_at(line), tile);
         const Rows<T> keys = of.qkv(kKey);
         group.start(keys, of.qkv(kValue), of.row, p.common.scales.of_queries);
         stream.for_sections(begin, [&](auto rows, int first, const RingPlace& place) {

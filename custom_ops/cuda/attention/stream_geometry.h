@@ -1,14 +1,19 @@
 // How warpgroups divide lines of heads: plain numbers, which tests check without a GPU.
-#ifndef CUSTOM_OPS_CUDA_STREAM_GEOMETRY_H_
-#define CUSTOM_OPS_CUDA_STREAM_GEOMETRY_H_
+#ifndef CUSTOM_OPS_CUDA_ATTENTION_STREAM_GEOMETRY_H_
+#define CUSTOM_OPS_CUDA_ATTENTION_STREAM_GEOMETRY_H_
 
 #include "custom_ops/cc/attention_problem.h"
 #include "custom_ops/cuda/launch.h"
 
 namespace vit {
 
-constexpr int kWarpgroup = 128;     // threads
-constexpr int kWarpgroupRows = 64;  // the tokens that a warpgroup owns, a tile
+// Divides numbers below 2^31: n / divisor = n * multiplier / 2^shift (Granlund and Montgomery,
+// 1994). A GPU has no instruction for divisions.
+struct Divisor {
+  uint32_t divisor, multiplier;
+  int shift;
+};
+Divisor divisor_of(int64_t divisor);  // from 1 to 2^31 - 1
 
 // The rows of sections of a line, multiples of 16: of the first ones, and of the others.
 template <int first_rows, int other_rows>
@@ -21,10 +26,11 @@ struct SectionCounts {
 
 // How blocks of warpgroups take part in all lines: line_stream.h.
 struct StreamGeometry {
-  int sections[2];             // of a line: the first ones, and the others
-  int slots, slot_bytes;       // of the ring in shared memory
-  int tiles, tiles_per_pass;   // of a line
+  int sections[2];            // of a line: the first ones, and the others
+  int slots, slot_bytes;      // of the ring in shared memory
+  int tiles, tiles_per_pass;  // of a line
   int64_t all_tiles, blocks;
+  Divisor of_tiles, of_heads, of_lines;
 };
 
 // What a section of two arrays of heads needs, with `numbers` floats for each row. The octets of a
@@ -44,4 +50,4 @@ StreamGeometry stream_geometry(const AttentionShape& shape, SectionCounts sectio
 
 }  // namespace vit
 
-#endif  // CUSTOM_OPS_CUDA_STREAM_GEOMETRY_H_
+#endif  // CUSTOM_OPS_CUDA_ATTENTION_STREAM_GEOMETRY_H_

@@ -5,10 +5,11 @@
 // A block takes neighboring tiles of all lines, and gives them to its warpgroups in turn. It copies
 // a line once for all of its tiles, or, if the ring has fewer slots than the line sections, once
 // for a tile of each warpgroup: a pass.
-#ifndef CUSTOM_OPS_CUDA_LINE_STREAM_H_
-#define CUSTOM_OPS_CUDA_LINE_STREAM_H_
+#ifndef CUSTOM_OPS_CUDA_ATTENTION_LINE_STREAM_H_
+#define CUSTOM_OPS_CUDA_ATTENTION_LINE_STREAM_H_
 
-#include "custom_ops/cuda/stream_geometry.h"
+#include "custom_ops/cuda/attention/line.h"
+#include "custom_ops/cuda/attention/stream_geometry.h"
 #include "custom_ops/cuda/warpgroup_tiles.h"
 
 namespace vit {
@@ -21,6 +22,10 @@ struct LineSource {
   int count, columns;  // that exist; zeros take the place of the others
   const float* numbers[3];  // for kNumbers = 3
 };
+
+VIT_DEVICE uint32_t quotient(uint32_t number, const Divisor& divisor) {
+  return static_cast<uint32_t>(uint64_t{number} * divisor.multiplier >> divisor.shift);
+}
 
 // A section of a line in shared memory.
 template <class T, int kHead>
@@ -125,9 +130,20 @@ struct LineStream {
   template <class Source>
   VIT_DEVICE_METHOD void copy(const Source& source) const {
     const int thread = thread_index() - kGroups * kWarpgroup;
+    int before = -1;  // the slot of the section before, whose copies may still run
+    // Announces it once all copies but those of `left` sections are done.
+    const auto announce = [&](auto left) {
+      if (before < 0) return;
+      wait_for_copies<decltype(left)::value>();
+      publish_to_products();
+      full(before).arrive();
+      before = -1;
+    };
     for_passes([&](int64_t of_pass, int, int, const RingPlace& begin) {
       const LineSource<T> from = source(of_pass);
       for_sections(begin, [&](auto rows, int first, const RingPlace& place) {
+        // The warpgroups may need it to empty the slot.
+        if (!empty(place.slot).has_ended(place.phase ^ 1)) announce(Constant<0>{});
         empty(place.slot).wait(place.phase ^ 1);
         constexpr int kCount = decltype(rows)::value;
         const Section<T, kHead> to = section<kCount>(place.slot, first);
@@ -147,9 +163,12 @@ struct LineStream {
                             valid);
           }
         }
-        full(place.slot).arrive_when_copied();
+        commit_copies();
+        announce(Constant<1>{});
+        before = place.slot;
       });
     });
+    announce(Constant<0>{});
   }
 
   // Calls `body(line, tile, place, is_last)` for the tiles of warpgroup `group`, of `groups`. The
@@ -176,16 +195,22 @@ struct LineStream {
     int tile;
   };
   VIT_DEVICE_METHOD TilePlace tile_at(int index) const {
-    const auto at = static_cast<uint32_t>(tile + index),
-               of_line = static_cast<uint32_t>(shape.tiles);
-    return {line + at / of_line, static_cast<int>(at % of_line)};
+    const uint32_t lines = quotient(static_cast<uint32_t>(tile + index), shape.of_tiles);
+    return {line + lines, tile + index - static_cast<int>(lines) * shape.tiles};
+  }
+  // As line_of.
+  VIT_DEVICE_METHOD Line line_at(int64_t index) const {
+    const auto at = static_cast<uint32_t>(index);
+    const uint32_t of_heads = quotient(at, shape.of_heads);
+    const uint32_t batch = quotient(of_heads, shape.of_lines);
+    return {batch, of_heads - batch * shape.of_lines.divisor,
+            at - of_heads * shape.of_heads.divisor};
   }
 
   // Waits for a section.
   template <int kSectionRows>
   VIT_DEVICE_METHOD Section<T, kHead> get(const RingPlace& place, int first) const {
     full(place.slot).wait(place.phase);
-    publish_to_products();
     return section<kSectionRows>(place.slot, first);
   }
   // This warp does not use the section any more.
@@ -210,4 +235,4 @@ VIT_DEVICE void divide_warpgroups(const Copy& copy, const Multiply& multiply) {
 
 }  // namespace vit
 
-#endif  // CUSTOM_OPS_CUDA_LINE_STREAM_H_
+#endif  // CUSTOM_OPS_CUDA_ATTENTION_LINE_STREAM_H_
