@@ -158,7 +158,9 @@ CUDA_KERNEL_HEADERS = [
     "cuda/attention/forward_warpgroup.h",
     "cuda/attention/attention_geometry.h",
     "cuda/attention/line.h",
+    "cuda/attention/line_stream.h",
     "cuda/attention/scalar_logits.h",
+    "cuda/attention/stream_geometry.h",
     "cuda/attention/taps.h",
     "cuda/attention/tensor_logits.h",
     "cuda/attention_gradient/backward_geometry.h",
@@ -182,8 +184,6 @@ CUDA_KERNEL_HEADERS = [
     "cuda/scalar_tiles.h",
     "cuda/tensor_tiles.h",
     "cuda/shared_barrier.h",
-    "cuda/attention/stream_geometry.h",
-    "cuda/attention/line_stream.h",
     "cuda/warpgroup_products.h",
     "cuda/warpgroup_tiles.h",
 ]

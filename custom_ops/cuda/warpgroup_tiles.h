@@ -44,9 +44,8 @@ struct LineCopy {
   const T* from[2];
   int64_t stride[2];
   int count, columns;    // that exist; zeros take the place of the others
-  int thread, threads;   // that call start
 
-  // Starts to copy `rows` rows from `first` on.
+    // Starts to copy `rows` rows from `first` on. The threads of a warpgroup call it.
   VIT_DEVICE_METHOD void start(int first, int rows) const {
     start_octets<0, 8>(first, rows);
     if constexpr (kOctets > 8) start_octets<8, kOctets - 8>(first, rows);
@@ -57,13 +56,14 @@ struct LineCopy {
   template <int kFirst, int kCount>
   VIT_DEVICE_METHOD void start_octets(int first, int rows) const {
     constexpr int kTogether = 4;
-    const int octet = kFirst + thread % kCount, step = threads / kCount;
+    constexpr int kStep = kWarpgroup / kCount;
+    const int thread = thread_index() % kWarpgroup, octet = kFirst + thread % kCount;
     const bool has_columns = octet * 8 < columns;
 #pragma unroll 1
-    for (int row = thread / kCount; row < rows; row += kTogether * step) {
+    for (int row = thread / kCount; row < rows; row += kTogether * kStep) {
 #pragma unroll
       for (int j = 0; j < kTogether; ++j) {
-        const int at = row + j * step;
+        const int at = row + j * kStep;
         const bool valid = first + at < count && has_columns;
 #pragma unroll
         for (int i = 0; i < 2; ++i) {

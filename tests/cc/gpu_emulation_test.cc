@@ -26,9 +26,40 @@ enum class Fault {
   kBarrierPlaces,
   kBarrierEnd,
   kAlignment,
+  kPhases,
+  kForever,
+  kArrivals,
 };
 
 VIT_DEVICE int sum_of_neighbours(int value) { return value + vit::shuffle_xor(value, 1); }
+
+// The second warp gives the first one numbers, one after the other, in one word of shared memory.
+VIT_DEVICE int pass_phases(Fault fault) {
+  using namespace vit;
+  char* const memory = shared_memory() + 4 * kThreads;
+  const SharedBarrier full = {memory}, empty = {memory + SharedBarrier::kBytes};
+  int* const word = reinterpret_cast<int*>(memory + 2 * SharedBarrier::kBytes);
+  if (thread_index() == 0) {
+    full.init(1);
+    empty.init(fault == Fault::kForever ? 33 : fault == Fault::kArrivals ? 0 : 32);
+  }
+  sync_block();
+  int sum = 0;
+  for (int i = 0; i < 5; ++i) {
+    if (thread_index() < 32) {
+      full.wait(i % 2);
+      sum += *word;
+      empty.arrive();
+    } else if (thread_index() == 63) {
+      empty.wait((i + 1) % 2);
+      *word = 1 << i;
+      full.arrive();
+    }
+  }
+  sync_block();
+  if (thread_index() < 32 && sum != 31) emulation_error("the sum is %d", sum);
+  return sum;
+}
 
 VIT_KERNEL(kThreads, 1, faulty, const Fault fault) {
   using namespace vit;
@@ -84,6 +115,11 @@ VIT_KERNEL(kThreads, 1, faulty, const Fault fault) {
       uint32_t words[4];
       load_words<4>(shared_memory() + 4, words);
       break;
+    case Fault::kPhases:
+    case Fault::kForever:
+    case Fault::kArrivals:
+      value = pass_phases(fault);
+      break;
   }
   reinterpret_cast<int*>(shared_memory())[thread_index()] = value;
 }
@@ -133,6 +169,9 @@ void test_faults() {
       {Fault::kBarrierPlaces, fits, "threads of a block reach sync_block at different places"},
       {Fault::kBarrierEnd, fits, "not all threads of a block reach a barrier"},
       {Fault::kAlignment, fits, "an address is not aligned"},
+      {Fault::kPhases, fits, nullptr},
+      {Fault::kForever, fits, "a thread waits for a barrier forever"},
+      {Fault::kArrivals, fits, "more threads arrive at a barrier than it counts"},
       {Fault::kNone, {2, 96, 512}, "a launch has 96 threads per block, its kernel at most 64"},
       {Fault::kNone, {2, 48, 512}, "a launch has 48 threads per block"},
       {Fault::kNone, {2, 64, kLeastSharedBytes + 1}, "a launch has 101377 bytes of shared"},

@@ -26,8 +26,8 @@ struct ForwardWarpgroup {
   WarpRows<T, kHead> queries;
   float sums[kHead / 8][4];
   uint32_t weights[ForwardRows::first / 16][4];  // of the keys [16 i, 16 i + 16)
-  float maxima[2], shifts[2],
-      totals[2];  // `totals` are those of the keys of this thread until finish
+  float maxima[2], shifts[2];
+  float totals[2];  // until finish, of the keys of this thread
 
   VIT_DEVICE_METHOD void start(const Tile<T, 16, kHead>& tile, float factor) {
     queries.load(tile);
@@ -51,7 +51,7 @@ struct ForwardWarpgroup {
   }
 
   // Adds the values of 16 kPieces keys, of which `count` exist. The products still run when it
-  // returns. kIsOnly: there are no other keys.
+  // returns.
   template <int kPieces, bool kIsOnly>
   VIT_DEVICE_METHOD void add_values(const LineRows<T, kHead>& values, int count, bool has_rows,
                                     float factor, float (&logits)[2 * kPieces][4]) {
@@ -224,7 +224,7 @@ VIT_KERNEL((kForwardGroups + 1) * kWarpgroup, 1, attention_forward_warpgroup,
         int before = -1;  // the slot of the section before, whose values are still in use
         stream.for_sections(begin, [&](auto rows, int first, const RingPlace& place) {
           constexpr int kRows = decltype(rows)::value;
-          const auto section = stream.template get<kRows>(place, first);
+          const auto section = stream.template get<kRows>(place);
           float logits[kRows / 8][4];
           group.template multiply_keys<kRows / 16, false>(section.rows[0], logits);
           if (is_last && before >= 0) stream.release(before);
@@ -261,9 +261,7 @@ VIT_KERNEL(kWarpgroup, kBlocks, attention_forward_short_warpgroup,
                                      {from.rows[0], from.rows[1]},
                                      {p.stride, p.stride},
                                      from.count,
-                                     from.columns,
-                                     thread_index(),
-                                     kWarpgroup};
+                                     from.columns};
     copy.start(0, rows);
     commit_copies();
     ForwardWarpgroup<T, kHead> group;

@@ -32,8 +32,6 @@ template <class T, int kHead>
 struct Section {
   LineRows<T, kHead> rows[2];
   float* numbers;  // [3, rows]
-  int first;  // row of the line
-  int slot;
 };
 
 // Where a warp is in the ring.
@@ -80,13 +78,11 @@ struct LineStream {
   }
 
   template <int kSectionRows>
-  VIT_DEVICE_METHOD Section<T, kHead> section(int slot, int first) const {
+  VIT_DEVICE_METHOD Section<T, kHead> section(int slot) const {
     constexpr int kPitch = 16 * kSectionRows + 16, kOctets = kHead / 8;
     char* const data = slots + slot * shape.slot_bytes;
     return {{{data, kPitch}, {data + kOctets * kPitch, kPitch}},
-            reinterpret_cast<float*>(data + 2 * kOctets * kPitch),
-            first,
-            slot};
+            reinterpret_cast<float*>(data + 2 * kOctets * kPitch)};
   }
 
   // Calls `body(rows, first, place)` for the sections of a line: the rows, as a constant, the first
@@ -129,7 +125,6 @@ struct LineStream {
   // Copies all sections. The last warpgroup of the block calls it. `source(line)` is a LineSource.
   template <class Source>
   VIT_DEVICE_METHOD void copy(const Source& source) const {
-    const int thread = thread_index() - kGroups * kWarpgroup;
     int before = -1;  // the slot of the section before, whose copies may still run
     // Announces it once all copies but those of `left` sections are done.
     const auto announce = [&](auto left) {
@@ -146,18 +141,16 @@ struct LineStream {
         if (!empty(place.slot).has_ended(place.phase ^ 1)) announce(Constant<0>{});
         empty(place.slot).wait(place.phase ^ 1);
         constexpr int kCount = decltype(rows)::value;
-        const Section<T, kHead> to = section<kCount>(place.slot, first);
+        const Section<T, kHead> to = section<kCount>(place.slot);
         const LineCopy<T, kHead> copy = {{to.rows[0], to.rows[1]},
                                          {from.rows[0], from.rows[1]},
                                          {from.stride[0], from.stride[1]},
                                          from.count,
-                                         from.columns,
-                                         thread,
-                                         kWarpgroup};
+                                         from.columns};
         copy.start(first, kCount);
 #pragma unroll
         for (int k = 0; k < kNumbers; ++k) {
-          for (int i = thread; i < kCount; i += kWarpgroup) {
+          for (int i = thread_index() % kWarpgroup; i < kCount; i += kWarpgroup) {
             const bool valid = first + i < from.count;
             copy_word_async(to.numbers + k * kCount + i, from.numbers[k] + (valid ? first + i : 0),
                             valid);
@@ -209,9 +202,9 @@ struct LineStream {
 
   // Waits for a section.
   template <int kSectionRows>
-  VIT_DEVICE_METHOD Section<T, kHead> get(const RingPlace& place, int first) const {
+  VIT_DEVICE_METHOD Section<T, kHead> get(const RingPlace& place) const {
     full(place.slot).wait(place.phase);
-    return section<kSectionRows>(place.slot, first);
+    return section<kSectionRows>(place.slot);
   }
   // This warp does not use the section any more.
   VIT_DEVICE_METHOD void release(int slot) const {

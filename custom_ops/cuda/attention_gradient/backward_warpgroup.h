@@ -206,9 +206,8 @@ VIT_KERNEL((kQueryGroups<kHead> + 1) * kWarpgroup, 1, query_gradients_warpgroup,
                     of.row, p.common.scales.of_queries);
         stream.for_sections(begin, [&](auto rows, int first, const RingPlace& place) {
           constexpr int kRows = decltype(rows)::value;
-          group.template add_keys<kRows / 16>(stream.template get<kRows>(place, first),
-                                              tokens - first, of.row < queries.rows,
-                                              p.common.scales);
+          group.template add_keys<kRows / 16>(stream.template get<kRows>(place), tokens - first,
+                                              of.row < queries.rows, p.common.scales);
           if (is_last) stream.release(place.slot);
         });
         of.write(kQuery, group.d_queries, p.common.scale);
@@ -254,9 +253,8 @@ VIT_KERNEL((kKeyGroups + 1) * kWarpgroup, 1, key_gradients_warpgroup,
         group.start(keys, of.qkv(kValue), of.row, p.common.scales.of_queries);
         stream.for_sections(begin, [&](auto rows, int first, const RingPlace& place) {
           constexpr int kRows = decltype(rows)::value;
-          group.template add_queries<kRows / 16>(stream.template get<kRows>(place, first),
-                                                 tokens - first, of.row < keys.rows,
-                                                 p.common.scales);
+          group.template add_queries<kRows / 16>(stream.template get<kRows>(place), tokens - first,
+                                                 of.row < keys.rows, p.common.scales);
           if (is_last) stream.release(place.slot);
         });
         of.write(kKey, group.d_keys, p.common.scale);
