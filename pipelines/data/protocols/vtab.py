@@ -6,14 +6,19 @@ TFDS data set; another version of the data set can have another order, so other 
 """
 
 import dataclasses
+import functools
+import logging
 from collections.abc import Mapping
 from typing import Literal
 
+import tensorflow_datasets as tfds
+
+from pipelines.data.sources.tfds_catalog import prepared_versions
 from pipelines.errors import UserError
 from vit_tf.config.near_names import did_you_mean
 
-# Of every task; "test" is the whole test part.
-SPLITS = ("train800", "val200", "train800val200", "test")
+_log = logging.getLogger(__name__)
+_log_once = functools.cache(_log.info)  # The runs of a task have the same settings.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +32,8 @@ class Task:
         data_name: value of `data.name`, with the versions that VTAB reads, such as "clevr:3.*.*".
         label: value of `data.label`: a feature, or a rule of `labels/rules.py`.
         num_classes: number of classes.
-        splits: value of `data.train_split` or `data.eval_split` for each of `SPLITS`.
+        splits: "train800", "val200", "train800val200" and "test", the whole test part -> value of
+            `data.train_split` or `data.eval_split`.
         flip, crop: whether training may mirror images, and take random windows of them.
     """
 
@@ -47,17 +53,21 @@ class Task:
         return self.data_name.rpartition(":")[2]
 
 
-def settings(task, train, evaluate, image_size=384) -> dict[str, str]:
+def settings(task, train, evaluate, image_size=384, data_dir=None) -> dict[str, str]:
     """Returns the settings that train and evaluate on a task.
+
+    If only other versions of the data set are prepared than those that VTAB reads, the latest of
+    them is taken, and a line says so.
 
     Images are resized as in BiT, whose protocol the paper follows: directly to the model's size,
     and in training 7/6 larger (448 for 384) before a random window, where the task allows one.
 
     Args:
         task: a name in `TASKS`.
-        train: name of the split to train on, one of `SPLITS`.
+        train: name of the split to train on, in `Task.splits`.
         evaluate: name of the split to evaluate on.
         image_size: height and width that the model reads, in pixels.
+        data_dir: folder of prepared TFDS data sets; None is the default of TFDS.
 
     Returns:
         Dict from fields such as "data.name" to values, as for `--set`.
@@ -68,7 +78,7 @@ def settings(task, train, evaluate, image_size=384) -> dict[str, str]:
     found = _find(task, TASKS, "task")
     splits = {name: _find(name, found.splits, "split") for name in (train, evaluate)}
     return {
-        "data.name": found.data_name,
+        "data.name": _prepared_name(found, data_dir),
         "data.label": found.label,
         "data.train_split": splits[train],
         "data.eval_split": splits[evaluate],
@@ -79,6 +89,19 @@ def settings(task, train, evaluate, image_size=384) -> dict[str, str]:
         "data.crop": "random" if found.crop else "none",
         "data.crop_resize_to": str(round(image_size * 7 / 6)) if found.crop else "none",
     }
+
+
+def _prepared_name(task, data_dir):
+    """The value of `data.name`: the versions that VTAB reads, unless only others are prepared."""
+    bare = task.data_name.partition(":")[0]
+    versions = prepared_versions(bare, data_dir)
+    if not versions or any(tfds.core.Version(found).match(task.version) for found in versions):
+        return task.data_name
+    _log_once(
+        f"VTAB's {task.title} reads {task.data_name}, but only {', '.join(versions)} is prepared "
+        f"and read instead. Its first examples can be others, so its accuracy is not VTAB's"
+    )
+    return f"{bare}:{versions[-1]}"
 
 
 def _find(name, mapping, kind):
