@@ -9,6 +9,7 @@ from pipelines.data.sources.open import open_source
 from pipelines.data.sources.source import resolve_split, split_info
 from pipelines.data.sources.tfds_features import image_and_label
 from pipelines.errors import UserError
+from tests.paper_tables import tables
 from tests.pipelines.data import true_features
 from tests.pipelines.tiny import tiny_experiment
 
@@ -118,3 +119,16 @@ def test_another_version_than_vtabs_is_said(tmp_path, logged):
         "2.0.0"
     )
     assert len(logged) == 1
+
+
+def test_the_page_about_the_paper_has_the_same_tasks():
+    yes = {True: "yes", False: "no"}
+    rows = [
+        (
+            *(f"`{name}`", task.group, f"`{task.data_name}`", str(task.num_classes)),
+            *(f"`{task.splits['val200']}`", f"`{task.splits['test']}`"),
+            *(yes[task.flip], yes[task.crop]),
+        )
+        for name, task in vtab.TASKS.items()
+    ]
+    assert tables("H.4") == [rows]
