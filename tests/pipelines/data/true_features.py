@@ -22,7 +22,7 @@ def image(key, shape=(8, 8, 3)):
 
 def key_of(pixels):
     """The key that an image of `image` says."""
-    return int(round(float(np.mean(pixels)) / 20))
+    return round(float(np.mean(pixels)) / 20)
 
 
 def _clevr(key):
