@@ -5,59 +5,35 @@ choices are made before. All are the first ones of their part, in the stored ord
 TFDS data set; another version of the data set can have another order, so other 1,000 examples.
 """
 
-import dataclasses
-from collections.abc import Mapping
-from typing import Literal
+import functools
+import logging
 
+import tensorflow_datasets as tfds
+
+from pipelines.data.protocols.vtab_tasks import TASKS
+from pipelines.data.sources.tfds_catalog import prepared_versions
 from pipelines.errors import UserError
 from vit_tf.config.near_names import did_you_mean
 
-# Of every task; "test" is the whole test part.
-SPLITS = ("train800", "val200", "train800val200", "test")
+_log = logging.getLogger(__name__)
+_log_once = functools.cache(_log.info)  # The runs of a task have the same settings.
 
 
-@dataclasses.dataclass(frozen=True)
-class Task:
-    """A task of VTAB-1k.
-
-    Attributes:
-        name: such as "clevr_count".
-        title: its name in table 9 of the paper.
-        group: the part of the benchmark, whose mean is reported too.
-        data_name: value of `data.name`, with the versions that VTAB reads, such as "clevr:3.*.*".
-        label: value of `data.label`: a feature, or a rule of `labels/rules.py`.
-        num_classes: number of classes.
-        splits: value of `data.train_split` or `data.eval_split` for each of `SPLITS`.
-        flip, crop: whether training may mirror images, and take random windows of them.
-    """
-
-    name: str
-    title: str
-    group: Literal["natural", "specialized", "structured"]
-    data_name: str
-    label: str
-    num_classes: int
-    splits: Mapping[str, str]
-    flip: bool
-    crop: bool
-
-    @property
-    def version(self) -> str:
-        """The versions of the TFDS data set that VTAB reads, such as "3.*.*"."""
-        return self.data_name.rpartition(":")[2]
-
-
-def settings(task, train, evaluate, image_size=384) -> dict[str, str]:
+def settings(task, train, evaluate, image_size=384, data_dir=None) -> dict[str, str]:
     """Returns the settings that train and evaluate on a task.
+
+    If only other versions of the data set are prepared than those that VTAB reads, the latest of
+    them is taken, and a line says so.
 
     Images are resized as in BiT, whose protocol the paper follows: directly to the model's size,
     and in training 7/6 larger (448 for 384) before a random window, where the task allows one.
 
     Args:
         task: a name in `TASKS`.
-        train: name of the split to train on, one of `SPLITS`.
+        train: name of the split to train on, in `Task.splits`.
         evaluate: name of the split to evaluate on.
         image_size: height and width that the model reads, in pixels.
+        data_dir: folder of prepared TFDS data sets; None is the default of TFDS.
 
     Returns:
         Dict from fields such as "data.name" to values, as for `--set`.
@@ -68,7 +44,7 @@ def settings(task, train, evaluate, image_size=384) -> dict[str, str]:
     found = _find(task, TASKS, "task")
     splits = {name: _find(name, found.splits, "split") for name in (train, evaluate)}
     return {
-        "data.name": found.data_name,
+        "data.name": _prepared_name(found, data_dir),
         "data.label": found.label,
         "data.train_split": splits[train],
         "data.eval_split": splits[evaluate],
@@ -81,6 +57,19 @@ def settings(task, train, evaluate, image_size=384) -> dict[str, str]:
     }
 
 
+def _prepared_name(task, data_dir):
+    """The value of `data.name`: the versions that VTAB reads, unless only others are prepared."""
+    bare = task.data_name.partition(":")[0]
+    versions = prepared_versions(bare, data_dir)
+    if not versions or any(tfds.core.Version(found).match(task.version) for found in versions):
+        return task.data_name
+    _log_once(
+        f"VTAB's {task.title} reads {task.data_name}, but only {', '.join(versions)} is prepared "
+        f"and read instead. Its first examples can be others, so its accuracy is not VTAB's"
+    )
+    return f"{bare}:{versions[-1]}"
+
+
 def _find(name, mapping, kind):
     if name in mapping:
         return mapping[name]
@@ -88,58 +77,3 @@ def _find(name, mapping, kind):
         f"VTAB has no {kind} called {name!r}. Expected one of: {', '.join(mapping)}."
         f"{did_you_mean(name, mapping)}"
     )
-
-
-def _splits(validation, test="test"):
-    """The splits of a task; all take the first 800 of `train`, and 200 of `validation`."""
-    own = {"train800": "train[:800]", "val200": validation}
-    return own | {"train800val200": "+".join(own.values()), "test": test}
-
-
-# VTAB divides the training split where TFDS has no validation split, and that of testing where
-# TFDS has no other.
-_STORED = _splits("validation[:200]")
-_LAST_TENTH = _splits("train[90%:][:200]")
-_LAST_FIFTH = _splits("train[80%:][:200]")
-_FIFTHS = _splits("train[60%:][:200]", "train[80%:]")
-_TENTHS = _splits("train[80%:][:200]", "train[90%:]")
-_HALVES = _splits("test[:200]", "test[50%:]")
-_CLEVR = _splits("train[90%:][:200]", "validation")
-
-_RETINOPATHY = "diabetic_retinopathy_detection/btgraham-300:3.*.*"
-_RULE = None  # The label is the rule that has the name of the task.
-
-# name, title, data set, label, classes, splits, flip, crop; in the order of table 9.
-_ROWS = {
-    "natural": (
-        ("caltech101", "Caltech101", "caltech101:3.*.*", "label", 102, _LAST_TENTH, True, True),
-        ("cifar100", "CIFAR-100", "cifar100:3.*.*", "label", 100, _LAST_TENTH, True, True),
-        ("dtd", "DTD", "dtd:3.*.*", "label", 47, _STORED, True, True),
-        ("flowers102", "Flowers102", "oxford_flowers102:2.*.*", "label", 102, _STORED, True, True),
-        ("pets", "Pets", "oxford_iiit_pet:3.*.*", "label", 37, _LAST_FIFTH, True, True),
-        ("sun397", "Sun397", "sun397/tfds:4.*.*", "label", 397, _STORED, True, True),
-        ("svhn", "SVHN", "svhn_cropped:3.*.*", "label", 10, _LAST_TENTH, True, True),
-    ),
-    "specialized": (
-        ("camelyon", "Camelyon", "patch_camelyon:2.*.*", "label", 2, _STORED, True, True),
-        ("eurosat", "EuroSAT", "eurosat/rgb:2.*.*", "label", 10, _FIFTHS, True, True),
-        ("resisc45", "Resisc45", "resisc45:3.*.*", "label", 45, _FIFTHS, True, True),
-        ("retinopathy", "Retinopathy", _RETINOPATHY, "label", 5, _STORED, True, True),
-    ),
-    "structured": (
-        ("clevr_count", "Clevr-Count", "clevr:3.*.*", _RULE, 8, _CLEVR, True, False),
-        ("clevr_distance", "Clevr-Dist", "clevr:3.*.*", _RULE, 6, _CLEVR, True, False),
-        ("dmlab", "DMLab", "dmlab:2.0.1", "label", 6, _STORED, True, False),
-        ("dsprites_location", "dSpr-Loc", "dsprites:2.*.*", _RULE, 16, _TENTHS, False, False),
-        ("dsprites_orientation", "dSpr-Ori", "dsprites:2.*.*", _RULE, 16, _TENTHS, False, True),
-        ("kitti_distance", "KITTI-Dist", "kitti:3.1.0", _RULE, 4, _STORED, True, False),
-        ("smallnorb_azimuth", "sNORB-Azim", "smallnorb:2.*.*", _RULE, 18, _HALVES, False, True),
-        ("smallnorb_elevation", "sNORB-Elev", "smallnorb:2.*.*", _RULE, 9, _HALVES, True, True),
-    ),
-}
-
-TASKS: Mapping[str, Task] = {
-    name: Task(name, title, group, data_name, label or name, num_classes, splits, flip, crop)
-    for group, rows in _ROWS.items()
-    for name, title, data_name, label, num_classes, splits, flip, crop in rows
-}
