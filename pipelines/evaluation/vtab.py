@@ -2,7 +2,7 @@
 
 import statistics
 
-from pipelines.data.protocols.vtab import TASKS
+from pipelines.data.protocols.vtab_tasks import TASKS
 
 # Group -> its tasks, in the order of table 9 of the paper.
 GROUPS = {

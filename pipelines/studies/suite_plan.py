@@ -9,7 +9,6 @@ from typing import Any
 
 from pipelines.config import Assignments, Experiment, Request
 from pipelines.config.recipes import get_recipe
-from pipelines.config.recipes.fine_tuning import dropout
 from pipelines.data.sources.open import open_source
 from pipelines.data.sources.subset import subset_size
 from pipelines.errors import DataError, MissingDataError, UserError
@@ -32,7 +31,7 @@ _RATE = "optimizer.learning_rate"
 # The suite decides them.
 _FIXED = ("data.name", "data.label", "data.train_split", "data.eval_split", "task")
 # They change no result, or are reported apart.
-_NO_DIFFERENCE = ("seed", "data.data_dir")
+_NO_DIFFERENCE = ("seed", "data.data_dir", "data.name")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -143,6 +142,11 @@ def make_suite_plan(
         if not 0 < hold_out < 1:
             raise UserError(f"--hold_out must be above 0 and below 1. Received: {hold_out}.")
     fields = {_RATE: [f"{rate:g}" for rate in suite.rates], **parse_grid(grid)}
+    if models := [x for x in fields if x.startswith("init_") or x == "model.name"]:
+        raise UserError(
+            f"--grid {models[0]}: a suite has one model. Name it with --init_from, and use another "
+            "--workdir for another model."
+        )
     planner = _Planner(suite, request, fields, hold_out or suite.hold_out, seeds, workdir, replicas)
     return planner.plan()
 
@@ -157,8 +161,7 @@ class _Planner:
 
     def __init__(self, suite, request, fields, hold_out, seeds, workdir, replicas):
         self._suite, self._fields, self._hold_out = suite, fields, hold_out
-        self._seeds, self._replicas = seeds, replicas
-        assigned = request.assignments
+        self._seeds, self._replicas, assigned = seeds, replicas, request.assignments
         own = {k: v for k, v in assigned.values.items() if not k.startswith("init_")}
         self._user = dataclasses.replace(assigned, values=own)
         initial = Request(assignments=assigned.within("init_"))
@@ -167,6 +170,8 @@ class _Planner:
         )
         self._say_once = functools.cache(_log.info)
         self._fitting = set()  # Models that fit the initial weights.
+        # By task: the source of all training examples, or None; splits for comparing settings.
+        self._sources, self._held_out = {}, {}
 
     def plan(self):
         """Returns the `SuitePlan`."""
@@ -175,24 +180,24 @@ class _Planner:
         is_resnet = start.model.config(num_classes=1).family == "resnet"
         recipes = suite.recipes(is_resnet, start.model.name)
         data = {
-            task: self._experiment(TABLE_4, recipe, task, {}).data
+            task: self._experiment(recipe, task, {}).data
             for task, recipe in recipes[TABLE_4].items()
         }
         grid = [*itertools.product(*self._fields.values())]
-        sources, missing, held_out = {}, {}, {}
-        compares = is_resnet or len(grid) > 1
+        missing, compares = {}, is_resnet or len(grid) > 1
         for task in suite.tasks:
             try:
-                sources[task] = self._open(task, data[task])
+                source = self._sources[task] = self._open(task, data[task])
                 if compares:
-                    held_out[task] = suite.held_out(task, sources[task], self._hold_out)
+                    self._held_out[task] = suite.held_out(task, source, self._hold_out)
             except MissingDataError as error:
-                sources[task], missing[task] = None, str(error)
+                self._sources[task], missing[task] = None, str(error)
         settings = []
         for setup, of_task in recipes.items():
+            own = {"setup": setup} if is_resnet else {}
             for texts in grid if setup == TABLE_4 else [()]:
-                values = dict(zip(self._fields, texts, strict=False))
-                settings.append(self._setting(setup, of_task, values, sources, held_out, is_resnet))
+                tried = dict(zip(self._fields, texts, strict=False))
+                settings.append(self._setting(of_task, own, tried))
         refuse_twins(settings)
         return SuitePlan(
             suite=suite,
@@ -220,49 +225,46 @@ class _Planner:
                 )
         return train
 
-    def _experiment(self, setup, recipe, task, grid, user=None):
+    def _experiment(self, recipe, task, grid, user=None):
         """The experiment of a task that trains on all its training examples.
 
         Args:
-            setup, recipe: a setup of the suite, and its recipe for the task.
+            recipe: recipe of the setup for the task.
             task: name of the task.
             grid: text of each value of the grid, by path.
             user: the settings of the user by path; None takes them.
         """
         start = self._start(recipe)
-        if setup == TABLE_4:
-            fields = {**start.model.fields, **dropout(start.model.name)}
-            start = dataclasses.replace(start, model=dataclasses.replace(start.model, fields=fields))
         user = self._user.values if user is None else user
         tried = Assignments.parse(map("=".join, grid.items()), "--grid").values
         size = {**user, **tried}.get("model.image_size", start.model.image_size)
         resized = recipe.data.crop_resize_to if size == start.model.image_size else None
-        of_task = self._suite.data_settings(task, max(size), resized)
+        data_dir = user.get("data.data_dir", start.data.data_dir)
+        of_task = self._suite.data_settings(task, max(size), resized, data_dir)
         parsed = Assignments.parse(map("=".join, of_task.items())).values
         experiment, notes = Assignments({**parsed, **user, **tried}).apply(start)
         for note in notes:
             self._say_once(note)
         return experiment
 
-    def _setting(self, setup, recipes, grid, sources, held_out, is_resnet):
-        """A `Setting`: the setup and the values of the grid, with the trainings of all tasks."""
-        tuning, final, values, differences = {}, {}, {}, ()
+    def _setting(self, recipes, values, grid):
+        """A `Setting`: a setup and values of the grid, with the trainings of all tasks."""
+        task, recipe = next(iter(recipes.items()))
+        first = self._experiment(recipe, task, grid)
+        values = values | {path: value_at(first, path) for path in grid}
+        differences = self._differences(first, recipe, task, grid)
+        name, tuning, final = folder_name(values), {}, {}
         for task, recipe in recipes.items():
-            whole = self._experiment(setup, recipe, task, grid)
-            if not values:
-                values = {"setup": setup} if is_resnet else {}
-                values |= {path: value_at(whole, path) for path in grid}
-                differences = self._differences(setup, recipe, task, whole)
-                self._check_initial(whole)
-            name, source = folder_name(values), sources[task]
-            if task in held_out:
-                train, test = held_out[task]
+            whole = self._experiment(recipe, task, grid)
+            self._check_initial(whole)
+            if task in self._held_out:
+                train, test = self._held_out[task]
                 data = dataclasses.replace(whole.data, train_split=train, eval_split=test)
                 part = open_source(data.name, train, data.data_dir, data.label)
                 tuned = dataclasses.replace(whole, data=data)
                 tuning[task] = self._unit(task, f"trials/{name}/{task}", tuned, part)
             final[task] = tuple(
-                self._unit(task, f"final/{name}/{task},seed={one.seed}", one, source)
+                self._unit(task, f"final/{name}/{task},seed={one.seed}", one, self._sources[task])
                 for one in (
                     dataclasses.replace(whole, seed=whole.seed + index)
                     for index in range(self._seeds)
@@ -274,23 +276,24 @@ class _Planner:
 
     def _unit(self, task, folder, experiment, source):
         assigned = {*self._user.values, *self._fields}
-        images = source and subset_size(experiment.data, source)
+        images = None if source is None else subset_size(experiment.data, source)
         run = resolve(experiment, source, self._replicas, assigned=assigned, images=images)
         for note in run.notes:
             self._say_once(note)
         is_known = source is not None or experiment.train.epochs is None
         flops = run.sizes.training_flops if is_known else None
         experiment = run.experiment
-        if "train.eval_every" not in self._user.values:  # Test sets can be larger than the training.
+        if "train.eval_every" not in self._user.values:  # A test set can cost more than training.
             train = dataclasses.replace(experiment.train, eval_every=0)
             experiment = dataclasses.replace(experiment, train=train)
         return Unit(task=task, folder=folder, experiment=experiment, flops=flops)
 
-    def _differences(self, setup, recipe, task, experiment):
-        """The settings of an experiment that are not the paper's."""
-        paper = self._experiment(setup, recipe, task, {}, user={})
+    def _differences(self, experiment, recipe, task, grid):
+        """The settings of the experiment of a task that are not the paper's."""
+        where = {k: v for k, v in self._user.values.items() if k == "data.data_dir"}
+        paper = self._experiment(recipe, task, {}, user=where)
         lines = lasting_differences(paper, experiment, _NO_DIFFERENCE)
-        if setup == TABLE_4 and experiment.optimizer.learning_rate in self._suite.rates:
+        if _RATE in grid and experiment.optimizer.learning_rate in self._suite.rates:
             lines = [line for line in lines if not line.startswith(f"{_RATE}:")]
         own = self._suite.hold_out
         if self._hold_out != own:

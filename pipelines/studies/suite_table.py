@@ -82,7 +82,7 @@ def make_record(plan, results, picked) -> dict:
         "missing": dict(plan.missing),
         "tasks": {task: _statistics([x[task] for x in by_seed]) for task in plan.tasks},
         "score": {name: _statistics([x[name] for x in score]) for name in score[0]},
-        "differences": [*picked.differences, *_gap(plan)],
+        "differences": [*picked.differences, *_other_data(plan)],
     }
 
 
@@ -164,10 +164,18 @@ def _compared(plan, setting, results):
     return {"values": setting.values, "results": found, "mean": mean}
 
 
-def _gap(plan):
-    if not plan.missing:
-        return []
-    return [f"tasks: {len(plan.tasks)} of {len(plan.suite.tasks)}, without {', '.join(plan.missing)}"]
+def _other_data(plan):
+    """Phrases about data that are missing, or in another version than the paper's."""
+    tasks = plan.suite.tasks
+    phrases = [
+        f"data of {task}: {tasks[task].data_name} -> {plan.sources[task]}"
+        for task in plan.tasks
+        if plan.sources[task] != tasks[task].data_name
+    ]
+    if plan.missing:
+        gone = ", ".join(plan.missing)
+        phrases.append(f"tasks: {len(plan.tasks)} of {len(tasks)}, without {gone}")
+    return phrases
 
 
 def _settings_table(record):

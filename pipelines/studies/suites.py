@@ -10,8 +10,9 @@ from collections.abc import Mapping
 
 from pipelines.config import Experiment
 from pipelines.config.recipes import bit, get_recipe
-from pipelines.config.recipes.fine_tuning import CHOICES
+from pipelines.config.recipes.fine_tuning import CHOICES, dropout
 from pipelines.data.protocols import vtab
+from pipelines.data.protocols.vtab_tasks import TASKS
 from pipelines.studies.sweep_plan import held_out_splits
 
 TABLE_4, HYPER_RULE = "table_4", "bit_hyper_rule"
@@ -27,12 +28,14 @@ class SuiteTask:
     Attributes:
         name: in names of folders.
         title: as in the paper's tables.
+        data_name: `data.name` of the published data.
         num_classes: number of classes of its labels.
         paper: `PaperValue.data` of its accuracy.
     """
 
     name: str
     title: str
+    data_name: str
     num_classes: int
     paper: str
 
@@ -69,7 +72,11 @@ class Suite:
                 setups.
             model: its name.
         """
-        setups = {TABLE_4: dict.fromkeys(self.tasks, get_recipe(self.recipe))}
+        recipe = get_recipe(self.recipe)
+        recipe = dataclasses.replace(
+            recipe, model=dataclasses.replace(recipe.model, fields=dropout(model))
+        )
+        setups = {TABLE_4: dict.fromkeys(self.tasks, recipe)}
         if is_resnet:
             setups[HYPER_RULE] = {task: self._hyper_rule(task, model) for task in self.tasks}
         return setups
@@ -87,7 +94,7 @@ class Suite:
             image_side=side,
         )
 
-    def data_settings(self, task, image_size, resized=None) -> dict[str, str]:
+    def data_settings(self, task, image_size, resized=None, data_dir=None) -> dict[str, str]:
         """Returns the data of a task as texts by path, as for `--set`; of one data set, nothing.
 
         Training takes all training examples, and evaluation the test set.
@@ -96,10 +103,11 @@ class Suite:
             task: its name.
             image_size: side of the images that the model reads, in pixels.
             resized: side before a random crop; None: in proportion to `image_size`.
+            data_dir: folder of prepared TFDS data sets; None is the default of TFDS.
         """
         if not self.is_vtab:
             return {}
-        values = vtab.settings(task, "train800val200", "test", image_size=image_size)
+        values = vtab.settings(task, "train800val200", "test", image_size, data_dir)
         if resized is not None and values["data.crop"] == "random":
             values["data.crop_resize_to"] = str(resized)
         return values
@@ -113,7 +121,7 @@ class Suite:
             part: as `hold_out`.
         """
         if self.is_vtab:
-            splits = vtab.TASKS[task].splits
+            splits = TASKS[task].splits
             return splits["train800"], splits["val200"]
         return held_out_splits(source, part)[:2]
 
@@ -123,10 +131,11 @@ def _vtab():
         task.name: SuiteTask(
             name=task.name,
             title=task.title,
+            data_name=task.data_name,
             num_classes=task.num_classes,
             paper=f"vtab/{task.name}",
         )
-        for task in vtab.TASKS.values()
+        for task in TASKS.values()
     }
     return Suite(
         name="vtab",
@@ -138,11 +147,18 @@ def _vtab():
 
 
 def _single(name, title, num_classes):
-    rates, hold_out = CHOICES[f"finetune_{name}"]
-    task = SuiteTask(name=name, title=title, num_classes=num_classes, paper=name)
+    recipe = f"finetune_{name}"
+    rates, hold_out = CHOICES[recipe]
+    task = SuiteTask(
+        name=name,
+        title=title,
+        data_name=get_recipe(recipe).data.name,
+        num_classes=num_classes,
+        paper=name,
+    )
     return Suite(
         name=name,
-        recipe=f"finetune_{name}",
+        recipe=recipe,
         rates=rates,
         hold_out=hold_out,
         tasks={name: task},

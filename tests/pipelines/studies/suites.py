@@ -4,7 +4,7 @@ import os
 import threading
 
 from pipelines.config import Assignments, Request
-from pipelines.data.protocols.vtab import TASKS
+from pipelines.data.protocols.vtab_tasks import TASKS
 from pipelines.errors import InUseError, MissingDataError, NonFiniteError
 from pipelines.runs.workdir import Workdir
 from pipelines.studies import suite_plan
@@ -85,3 +85,9 @@ class Trainings:
         if accuracy != accuracy:
             raise NonFiniteError("The loss is not finite at step 1.")
         return {"step": 1, "eval_examples": 9, "eval_loss": 1.0, "eval_accuracy": accuracy}
+
+
+def of_vtab(stage, task, seed, rate):
+    """An accuracy for each task and seed of VTAB, in binary fractions; 0.01 is the best rate."""
+    del stage
+    return (32 + 2 * [*TASKS].index(task) + seed) / 128 - (rate != 0.01) / 8

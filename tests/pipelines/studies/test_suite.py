@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from pipelines.data.protocols.vtab import TASKS
+from pipelines.data.protocols.vtab_tasks import TASKS
 from pipelines.errors import Interrupted, RunError, UserError
 from pipelines.evaluation.vtab import GROUPS
 from pipelines.runs.lock import only_writer
@@ -21,12 +21,6 @@ from tests.pipelines.tiny import one_device
 NAN = float("nan")
 # The best rate of CIFAR-10 is 0.01.
 TRIALS = {0.001: 0.5, 0.003: 0.75, 0.01: 0.875, 0.03: 0.625}
-
-
-def of_vtab(stage, task, seed, rate):
-    """An accuracy for each task and seed, in binary fractions."""
-    del stage, rate
-    return (32 + 2 * [*TASKS].index(task) + seed) / 128
 
 
 def of_cifar(stage, task, seed, rate):
@@ -64,7 +58,7 @@ def run(plan, path):
 
 
 def test_vtab_is_every_task_with_every_seed(path, train, logged):
-    trainings = train(of_vtab)
+    trainings = train(suites.of_vtab)
     record = run(vtab_plan(), path)
     folder = f"final/{RATE}=0.01"
     assert trainings.calls == [f"{folder}/{task},seed={seed}" for task in TASKS for seed in range(3)]
@@ -151,7 +145,7 @@ def test_ties_and_failures_of_settings():
 def test_what_is_not_there_is_a_gap(path, train, monkeypatch, logged):
     """The rest runs; once the data are there, the same command trains what was left out."""
     suites.replace_data(monkeypatch, missing=["svhn"])
-    trainings = train(of_vtab)
+    trainings = train(suites.of_vtab)
     suites.replace_data(monkeypatch, missing=["svhn"])
     record = run(plan_of("vtab", init_from=L16), path)
     assert len(trainings.calls) == 18 * 3 and list(record["missing"]) == ["svhn"]
@@ -185,12 +179,12 @@ def test_an_interrupted_suite_goes_on(path, train):
     def stopped(stage, task, seed, rate):
         if (task, seed) == ("dtd", 1):
             raise Interrupted("SIGTERM: saved step 3.")
-        return of_vtab(stage, task, seed, rate)
+        return suites.of_vtab(stage, task, seed, rate)
 
     trainings = train(stopped)
     with pytest.raises(Interrupted, match="saved step 3"):
         run(vtab_plan(), path)
-    done, trainings = trainings.calls, train(of_vtab)
+    done, trainings = trainings.calls, train(suites.of_vtab)
     record = run(vtab_plan(), path)
     assert trainings.calls[0] == done[-1] and len(done) + len(trainings.calls) == 58
     fresh = path.with_name("fresh")
@@ -212,7 +206,7 @@ def test_a_training_of_another_process_is_skipped_and_waited_for(path, train, lo
             result = {"accuracy": 1.0, "loss": 0.0}
             (path / folder / "result.json").write_text(json.dumps(result))
 
-    trainings = train(of_vtab, busy=[finished, died], at_busy=at_busy)
+    trainings = train(suites.of_vtab, busy=[finished, died], at_busy=at_busy)
     record = run(plan, path)
     assert finished not in trainings.calls and trainings.calls[-1] == died
     assert len(trainings.calls) == 18 and record["tasks"]["caltech101"]["mean"] == 1.0
@@ -222,7 +216,7 @@ def test_a_training_of_another_process_is_skipped_and_waited_for(path, train, lo
 def test_two_processes_train_different_units(path, train):
     """Threads stand for them: each training holds the lock of its workdir, as `train` does."""
     plan, taken, records = vtab_plan(seeds=2), [], []
-    trainings = train(of_vtab)
+    trainings = train(suites.of_vtab)
     both = threading.Barrier(2)
 
     def locked(experiment, workdir, strategy):
@@ -252,7 +246,7 @@ def test_two_processes_train_different_units(path, train):
     ],
 )
 def test_other_directories_are_refused_untouched(path, train, name, content, text):
-    trainings = train(of_vtab)
+    trainings = train(suites.of_vtab)
     path.mkdir()
     (path / name).write_text(content)
     with pytest.raises(UserError, match=text):
@@ -262,7 +256,7 @@ def test_other_directories_are_refused_untouched(path, train, name, content, tex
 
 
 def test_other_settings_and_damaged_results_are_refused(path, train):
-    trainings = train(of_vtab)
+    trainings = train(suites.of_vtab)
     run(vtab_plan(seeds=1), path)
     count = len(trainings.calls)
     for setting, text in (

@@ -8,7 +8,7 @@ import pytest
 from pipelines.config import override
 from pipelines.config.names import SuiteName
 from pipelines.config.recipes import get_recipe
-from pipelines.data.protocols.vtab import TASKS
+from pipelines.data.protocols.vtab_tasks import TASKS
 from pipelines.studies import suite, suite_plan
 from pipelines.studies.suites import SUITES
 from tests.conftest import GOLDEN
