@@ -17,9 +17,9 @@ on the whole training split with several seeds; prints mean and deviation of the
 data.eval_split (the paper's protocol, appendix B.1.1). With --init_from it fine-tunes. Start the
 same command again to go on; values may be added to the grid.
 
-With --suite it fine-tunes on the data of a table of the paper, with the paper's settings, and prints
-the result beside the paper's: vtab (19 tasks), cifar10, cifar100, pets, flowers. What is missing on
-this machine is left out of vtab. Several processes may share a --workdir.
+With --suite it fine-tunes on the data of a table of the paper, with the paper's settings, and
+prints the result beside the paper's: vtab (19 tasks), cifar10, cifar100, pets, flowers. Tasks of
+vtab whose data are missing are left out. Several processes may share a --workdir.
 
 example: python -m pipelines.sweep --grid optimizer.learning_rate=0.003,0.01,0.03
 example: python -m pipelines.sweep --suite=vtab --init_from=imagenet21k/ViT-L_16
@@ -112,7 +112,8 @@ def _run_suite(values):
     for name in ("experiment", "config"):
         if values[name].present:
             raise UserError(
-                f"--suite={values.suite} has its own settings. Leave out --{name} {values[name].value}."
+                f"--suite={values.suite} has its own settings. Leave out --{name} "
+                f"{values[name].value}."
             )
     begin, asked = request.read(values)
     workdir = request.workdir(values, "sweep", begin, asked, values.suite)

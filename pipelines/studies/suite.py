@@ -11,6 +11,7 @@ import logging
 import os
 import time
 
+from pipelines.config.summary import summary
 from pipelines.errors import InUseError, MissingDataError, RunError, UserError, counted
 from pipelines.runs.json_file import read_json, write_json
 from pipelines.runs.lock import LOCKS, only_writer
@@ -29,8 +30,8 @@ _COMMAND = "pipelines.sweep --suite"
 _OTHER_WORKDIR = "Choose another --workdir."
 # Seconds between two looks at trainings of other processes.
 _POLL = 2.0
-# Two starts at the same time wait for each other at most so often.
-_TRIES = 10
+# Two starts at the same time wait for each other: tries, and seconds between them.
+_TRIES, _RETRY = 50, 0.1
 
 
 def describe(plan: SuitePlan) -> list[str]:
@@ -39,6 +40,7 @@ def describe(plan: SuitePlan) -> list[str]:
     lines = [
         f"--suite={suite.name}: {plan.model} from {plan.init_from}, "
         f"{counted(len(suite.tasks), 'task')}",
+        *summary(settings[0].final[next(iter(suite.tasks))][0].experiment),
         *(f"settings {n} of {len(settings)}: {x}" for n, x in enumerate(settings, 1)),
     ]
     rows, total = [["task", "data", "", "trials", "final runs", "exaFLOPs"]], 0.0
@@ -60,7 +62,9 @@ def describe(plan: SuitePlan) -> list[str]:
         )
     lines += aligned(rows)
     lines.append(f"all runs: at most {total:.4g} exaFLOPs")
-    lines += [f"no data of {task}, which would be left out: {x}" for task, x in plan.missing.items()]
+    lines += [
+        f"no data of {task}, which would be left out: {x}" for task, x in plan.missing.items()
+    ]
     return lines
 
 
@@ -85,7 +89,9 @@ def run(plan: SuitePlan, path, strategy) -> dict:
     if not plan.tasks:
         count, reason = len(plan.missing), next(iter(plan.missing.values()))
         raise MissingDataError(
-            reason if count == 1 else f"None of the {count} tasks has data here. The first: {reason}"
+            reason
+            if count == 1
+            else f"None of the {count} tasks has data here. The first: {reason}"
         )
     path = storage.normal(path)
     with interruptible(), sweep.no_retracing_warnings():
@@ -104,6 +110,7 @@ class _Suite:
 
     def run(self):
         plan, picked = self._plan, self._plan.settings[0]
+        _log.info("\n".join(describe(plan)))
         if plan.compares:
             trials = [[x.tuning[task] for task in plan.tasks] for x in plan.settings]
             finals = [sum(x.final[task][0].flops for task in plan.tasks) for x in plan.settings]
@@ -181,7 +188,9 @@ class _Suite:
                 return None
             result = read_json(file)
             if not sweep.is_result(result):
-                raise UserError(f"{file} is damaged. Restore it, or delete {os.path.dirname(file)}.")
+                raise UserError(
+                    f"{file} is damaged. Restore it, or delete {os.path.dirname(file)}."
+                )
             self._results[unit.folder] = result
         return self._results[unit.folder]
 
@@ -210,9 +219,12 @@ def _begin(plan, path):
         except InUseError:  # Another process does the same at this moment.
             if index == _TRIES - 1:
                 raise
-            time.sleep(_POLL / _TRIES)
+            time.sleep(_RETRY)
     for setting in plan.settings:
-        for unit in (*setting.tuning.values(), *(x for each in setting.final.values() for x in each)):
+        for unit in (
+            *setting.tuning.values(),
+            *(x for each in setting.final.values() for x in each),
+        ):
             _check_unit(unit, os.path.join(path, unit.folder), path)
 
 

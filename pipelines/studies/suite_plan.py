@@ -263,13 +263,9 @@ class _Planner:
                 part = open_source(data.name, train, data.data_dir, data.label)
                 tuned = dataclasses.replace(whole, data=data)
                 tuning[task] = self._unit(task, f"trials/{name}/{task}", tuned, part)
-            final[task] = tuple(
-                self._unit(task, f"final/{name}/{task},seed={one.seed}", one, self._sources[task])
-                for one in (
-                    dataclasses.replace(whole, seed=whole.seed + index)
-                    for index in range(self._seeds)
-                )
-            )
+            folder = f"final/{name}/{task},seed="
+            unit = self._unit(task, folder, whole, self._sources[task])
+            final[task] = tuple(_with_seed(unit, index) for index in range(self._seeds))
         return Setting(
             name=name, values=values, differences=differences, tuning=tuning, final=final
         )
@@ -306,3 +302,11 @@ class _Planner:
         if experiment.model not in self._fitting:
             check_initial(experiment, self._user)
             self._fitting.add(experiment.model)
+
+
+def _with_seed(unit, index):
+    """A final training with the seed number `index`, from 0; the seed ends its folder's name."""
+    experiment = dataclasses.replace(unit.experiment, seed=unit.experiment.seed + index)
+    return dataclasses.replace(
+        unit, experiment=experiment, folder=f"{unit.folder}{experiment.seed}"
+    )

@@ -230,7 +230,7 @@ def _check_balance(trial):
 
 
 def value_at(experiment, path):
-    """Returns the value of a field as in config.json; None for a field of the model that it lacks."""
+    """Returns the value of a field as in config.json; None for a model field that has no own."""
     value = experiment.to_dict()
     for name in path.split("."):
         value = (value or {}).get(name)

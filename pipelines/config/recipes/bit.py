@@ -49,7 +49,7 @@ def _bit(dataset, eval_split, images, image_side, steps, epochs, expected) -> Ex
 
     Source: BiT (Kolesnikov et al., 2020). {steps:,} steps of 512 images are about {epochs} epochs.
         The ViT paper ran this rule for ResNets next to its own settings, and took the better result
-        (appendix B.1.1): python -m pipelines.sweep --suite does both.
+        (appendix B.1.1), as the suites of the command sweep do.
     Command: python -m pipelines.finetune --experiment {name}, which starts from the published
         weights bit_models/BiT-M-R50x1.
     Expected: {expected}

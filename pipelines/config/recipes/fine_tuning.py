@@ -84,8 +84,8 @@ def finetune_vtab() -> Experiment:
     Source: the paper, table 4 and appendix B.1.1: the same steps and rate for all 19 tasks. The
         warm-up is the default of the paper's code. 2,500 steps of 512 are 1,280 epochs of the 1,000
         images, which are 800 of the training split and 200 for choices, as VTAB has them.
-    Command: python -m pipelines.finetune --experiment finetune_vtab. All 19 tasks with their own
-        crops and flips: python -m pipelines.sweep --suite=vtab
+    Command: python -m pipelines.finetune --experiment finetune_vtab. The suite vtab of the command
+        sweep trains all 19 tasks, with their own crops and flips.
     Expected: of ViT-L/16 84.1 % on this task and 72.7 % over all tasks (table 9, ImageNet-21k).
     Hardware: not run here.
     """

@@ -51,7 +51,9 @@ def test_numbers_are_those_of_the_tables(table, model, data, pretraining, percen
 
 
 def _of_table(table):
-    return [x for data in dict.fromkeys(_DATA.values()) for x in paper_values(data) if x.table == table]
+    return [
+        x for data in dict.fromkeys(_DATA.values()) for x in paper_values(data) if x.table == table
+    ]
 
 
 def test_tables_2_5_and_6_are_complete():

@@ -11,11 +11,12 @@ import pytest
 from tests import fork_server
 from tests.pipelines.data import true_features
 from tests.pipelines.process import ROOT, TIMEOUT, run_command, run_module
-from tests.pipelines.studies.sweeps import write_initial
+from tests.pipelines.studies.sweeps import RATE, write_initial
 from tests.pipelines.tiny import TINY
 
 pytestmark = pytest.mark.process
 
+KILLS = 4  # Of real trainings.
 _FILES = ("suite.json", "suite.csv")
 
 
@@ -28,9 +29,7 @@ def start(folder, arguments):
     with open(folder / "log", "a", encoding="utf-8") as log:
         environment = os.environ | {"PYTHONPATH": ROOT, "TF_CPP_MIN_LOG_LEVEL": "3"}
         streams = {"stdout": log.fileno(), "stderr": log.fileno()}
-        return fork_server.Process(
-            "pipelines", arguments, cwd=folder, env=environment, **streams
-        )
+        return fork_server.Process("pipelines", arguments, cwd=folder, env=environment, **streams)
 
 
 def killed(folder, path, arguments, moments, total):
@@ -53,15 +52,15 @@ def assert_same_tables(path, expected):
 
 
 def test_kills_change_no_table(tmp_path):
-    """76 trials and final runs that take no time; the last start has a companion that is killed."""
+    """38 trainings that take no time; the last start has a companion that is killed."""
     program, moments = "tests.pipelines.studies.killed_suite", random.Random(0)
     result = run_module(program, tmp_path / "whole", 0, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     arguments, path = ["-m", program, tmp_path / "killed", 0.02], tmp_path / "killed"
-    counts = [killed(tmp_path, path, arguments, moments, 76) for _ in range(4)]
-    assert 0 < counts[-1] < 76 and counts == sorted(counts)
+    counts = [killed(tmp_path, path, arguments, moments, 38) for _ in range(3)]
+    assert 0 < counts[-1] < 38 and counts == sorted(counts)
     last = start(tmp_path, arguments)
-    killed(tmp_path, path, arguments, moments, 76)
+    killed(tmp_path, path, arguments, moments, 38)
     assert last.wait(TIMEOUT) == 0, (tmp_path / "log").read_text()
     assert_same_tables(path, tmp_path / "whole")
 
@@ -86,7 +85,7 @@ def prepare_three_tasks(folder):
 
 
 def real_suite(folder):
-    """`(arguments of a suite over three tasks with two seeds, number of its trainings)`."""
+    """`(arguments of a suite over three tasks, number of its trials and final runs)`."""
     prepare_three_tasks(folder / "data")
     initial = write_initial(folder)
     own = [text for text in TINY if not text.startswith(("data.", "train.eval", "model.h"))]
@@ -100,18 +99,19 @@ def real_suite(folder):
         "train.deterministic=true",
     ]
     flags = [f"--set={text}" for text in dict.fromkeys(settings)]
-    return ["--suite=vtab", "--seeds=2", f"--init_from={initial}", *flags], 6
+    own = [f"--grid={RATE}=0.01,0.02", "--seeds=1", f"--init_from={initial}"]
+    return ["--suite=vtab", *own, *flags], 9
 
 
 @pytest.mark.heavy("training")
-def test_kills_of_real_trainings_change_no_table(tmp_path, kills=4):
+def test_kills_of_real_trainings_change_no_table(tmp_path):
     arguments, total = real_suite(tmp_path)
     result = run_command("sweep", *arguments, "--workdir=whole", cwd=tmp_path)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "no data of caltech101" in result.stdout and "tasks: 3 of 19" in result.stdout
     moments, path = random.Random(0), tmp_path / "killed"
     command = ["-m", "pipelines.sweep", *arguments, f"--workdir={path}"]
-    for _ in range(kills):
+    for _ in range(KILLS):
         process, seconds = start(tmp_path, command), moments.uniform(1, 12)
         begin = time.monotonic()
         while process.poll() is None and time.monotonic() - begin < seconds:

@@ -155,7 +155,7 @@ def test_settings_of_the_user_are_differences():
     assert [unit.experiment.seed for unit in setting.final["dtd"]] == [5, 6]
     assert not any(units[0].experiment.data.flip for units in setting.final.values())
     assert "train.steps: 2500 -> 100" in setting.differences
-    assert "data.flip: true -> false" in setting.differences
+    assert "data.flip: True -> False" in setting.differences
     assert setting.differences[-1] == "--seeds: 3 -> 2"
     assert not [line for line in setting.differences if line.startswith("seed")]
     held = plan_of("pets", hold_out=0.2).settings[0]
