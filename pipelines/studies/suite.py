@@ -43,13 +43,14 @@ def describe(plan: SuitePlan) -> list[str]:
         *summary(settings[0].final[next(iter(suite.tasks))][0].experiment),
         *(f"settings {n} of {len(settings)}: {x}" for n, x in enumerate(settings, 1)),
     ]
-    rows, total = [["task", "data", "", "trials", "final runs", "exaFLOPs"]], 0.0
+    rows, here, gone = [["task", "data", "", "trials", "final runs", "exaFLOPs"]], 0.0, 0.0
     for task in suite.tasks:
         costs = [setting.final[task][0].flops for setting in settings]
         cost = None
         if None not in costs:
             cost = (plan.compares * sum(costs) + plan.seeds * max(costs)) / 1e18
-            total += cost
+            here += cost * (task not in plan.missing)
+            gone += cost * (task in plan.missing)
         rows.append(
             [
                 task,
@@ -61,7 +62,10 @@ def describe(plan: SuitePlan) -> list[str]:
             ]
         )
     lines += aligned(rows)
-    lines.append(f"all runs: at most {total:.4g} exaFLOPs")
+    lines.append(
+        f"all runs: at most {here:.4g} exaFLOPs"
+        + f", and {gone:.4g} for the tasks whose data are missing" * bool(plan.missing)
+    )
     lines += [
         f"no data of {task}, which would be left out: {x}" for task, x in plan.missing.items()
     ]

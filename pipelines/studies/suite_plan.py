@@ -9,6 +9,7 @@ from typing import Any
 
 from pipelines.config import Assignments, Experiment, Request
 from pipelines.config.recipes import get_recipe
+from pipelines.config.recipes.fine_tuning import dropout
 from pipelines.data.sources.open import open_source
 from pipelines.data.sources.subset import subset_size
 from pipelines.errors import DataError, MissingDataError, UserError
@@ -288,6 +289,9 @@ class _Planner:
         """The settings of the experiment of a task that are not the paper's."""
         where = {k: v for k, v in self._user.values.items() if k == "data.data_dir"}
         paper = self._experiment(recipe, task, {}, user=where)
+        # Initial weights may be of another architecture than the model that is nearest to it.
+        model = dataclasses.replace(paper.model, fields=dropout(paper.model.name))
+        paper = dataclasses.replace(paper, model=model)
         lines = lasting_differences(paper, experiment, _NO_DIFFERENCE)
         if _RATE in grid and experiment.optimizer.learning_rate in self._suite.rates:
             lines = [line for line in lines if not line.startswith(f"{_RATE}:")]

@@ -90,9 +90,12 @@ def text(plan, record) -> str:
     """Returns the table of a suite, beside the paper's numbers, as text."""
     suite = plan.suite
     lines = _settings_table(record) if plan.compares else []
+    seeds = ", ".join(str(row["seed"]) for row in next(iter(record["final"].values())))
     lines.append(
-        f"accuracy on the test images in percent, after training on all training images: mean +- "
-        f"sample standard deviation over the seeds {_seeds(record)}"
+        "accuracy on the test images in percent, after training on all training images: "
+        + "mean +- sample standard deviation over the seeds " * (plan.seeds > 1)
+        + "seed " * (plan.seeds == 1)
+        + seeds
     )
     columns = _paper_columns(plan)
     rows = [["", plan.model, *(f"{model}, {data}" for model, data in columns)]]
@@ -232,7 +235,3 @@ def _percent(known):
 
 def _number(value):
     return "" if value is None else f"{100 * value:.4f}"
-
-
-def _seeds(record):
-    return ", ".join(str(row["seed"]) for row in next(iter(record["final"].values())))

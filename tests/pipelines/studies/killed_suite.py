@@ -23,7 +23,7 @@ def main(path, seconds):
             return trainings(experiment, workdir, strategy)
 
     suite_plan.open_source, sweep.train, suite._POLL = suites.Source, train, 0.05
-    plan = suites.plan_of("vtab", init_from=suites.L16, seeds=2)
+    plan = suites.plan_of("vtab", init_from=suites.L16, seeds=1)
     suite.run(plan, path, one_device())
 
 

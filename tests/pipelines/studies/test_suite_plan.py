@@ -174,8 +174,11 @@ def test_missing_data_are_a_gap(monkeypatch, command):
     assert row == ["clevr_count", "clevr:3.*.*", "missing", "0", "2", f"{2 * each:.4g}"]
     assert "no data of sun397, which would be left out: sun397/tfds:4.*.* is not prepared." in lines
     # Under half a percent of the cost is that of the heads.
-    (total,) = [line for line in lines if line.startswith("all runs")]
-    assert float(total.split()[-2]) == pytest.approx(38 * each, rel=5e-3)
+    (total,) = [line.split() for line in lines if line.startswith("all runs: at most ")]
+    assert float(total[4]) == pytest.approx(16 * 2 * each, rel=5e-3)
+    assert (
+        " ".join(total[5:]) == f"exaFLOPs, and {6 * each:.4g} for the tasks whose data are missing"
+    )
 
     result = command("sweep", "--suite=vtab", "--dry_run", f"--init_from={suites.B16}")
     assert result.returncode == 0, result.stderr
@@ -227,6 +230,7 @@ def test_the_shipped_model_is_enlarged():
     whole = plan.settings[0].final["cifar10"][0].experiment
     assert whole.model.image_size == (384, 384) and whole.init_from == "shipped"
     assert whole.train.steps == 2 * 50_000 // 512
+    assert "model.hidden_size: None -> 64" in plan.settings[0].differences
     shipped = suite_plan.choose(get_recipe("digits"), suite_plan.Request(), "no run")[0]
     sizes = [x.model.config(10).replace(image_size=(8, 8)).hidden_size for x in (whole, shipped)]
     assert sizes[0] == sizes[1]
