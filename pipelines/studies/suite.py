@@ -66,9 +66,7 @@ def describe(plan: SuitePlan) -> list[str]:
         f"all runs: at most {here:.4g} exaFLOPs"
         + f", and {gone:.4g} for the tasks whose data are missing" * bool(plan.missing)
     )
-    lines += [
-        f"no data of {task}, which would be left out: {x}" for task, x in plan.missing.items()
-    ]
+    lines += [f"no data of {task}, which is left out: {x}" for task, x in plan.missing.items()]
     return lines
 
 

@@ -98,14 +98,13 @@ def text(plan, record) -> str:
         + seeds
     )
     columns = _paper_columns(plan)
-    rows = [["", plan.model, *(f"{model}, {data}" for model, data in columns)]]
+    rows = [["", f"here: {plan.model}", *(f"{model}, {data}" for model, data in columns)]]
     for name, title, is_mean in _rows(suite):
         known = record["score" if is_mean else "tasks"].get(name)
         failed = not is_mean and known and known["mean"] is None
         own = _FAILED if failed else _percent(known)
         rows.append([title, own, *_paper_cells(suite, name, is_mean, columns)])
     lines += aligned(rows)
-    lines += [f"no data of {task}: {reason}" for task, reason in record["missing"].items()]
     values = paper_values(suite.name, plan.model)
     if suite.is_vtab:
         values = values or paper_values(suite.name)

@@ -172,7 +172,7 @@ def test_missing_data_are_a_gap(monkeypatch, command):
     (row,) = [line.split() for line in lines if line.startswith("clevr_count")]
     each = plan.settings[0].final["clevr_count"][0].flops / 1e18
     assert row == ["clevr_count", "clevr:3.*.*", "missing", "0", "2", f"{2 * each:.4g}"]
-    assert "no data of sun397, which would be left out: sun397/tfds:4.*.* is not prepared." in lines
+    assert "no data of sun397, which is left out: sun397/tfds:4.*.* is not prepared." in lines
     # Under half a percent of the cost is that of the heads.
     (total,) = [line.split() for line in lines if line.startswith("all runs: at most ")]
     assert float(total[4]) == pytest.approx(16 * 2 * each, rel=5e-3)
