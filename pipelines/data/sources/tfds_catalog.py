@@ -126,11 +126,11 @@ def _not_built_error(name, parsed, data_dir):
         )
     bare = name.partition(":")[0]
     own = config and code.builder_configs[config].version
-    folder = os.path.join(list_data_dirs(data_dir)[0], bare, version)
+    folder = os.path.join(list_data_dirs(data_dir)[0], bare)
     return MissingDataError(
         f"The data set {name!r} is not prepared, and TFDS {tfds.__version__} cannot prepare this "
-        f"version: it has {own or code.VERSION or 'one of each configuration'}. Copy the prepared "
-        f"files (dataset_info.json, features.json, the record files) into {folder}"
+        f"version: it has {own or code.VERSION or 'one of each configuration'}. Copy the folder of "
+        f"{version} (dataset_info.json, features.json, the record files) into {folder}"
         + _use_other(name, prepared_versions(bare, data_dir))
     )
 

@@ -404,8 +404,8 @@ def test_a_version_that_this_tfds_does_not_prepare(tmp_path):
     name = "oxford_iiit_pet:3.*.*"
     message = _message(name, "train", tmp_path)
     assert f"{name!r} is not prepared, and TFDS" in message
-    assert "it has 4.0.0. Copy the prepared files" in message
-    assert message.endswith(f"into {tmp_path}/oxford_iiit_pet/3.*.*")
+    assert "it has 4.0.0. Copy the folder of 3.*.* (dataset_info.json," in message
+    assert message.endswith(f"into {tmp_path}/oxford_iiit_pet")
     true_features.prepare("oxford_iiit_pet", tmp_path, _pet)
     message = _message(name, "train", tmp_path)
     assert "Prepared there: 4.0.0; use oxford_iiit_pet:4.0.0, whose examples can be" in message
