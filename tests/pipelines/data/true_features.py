@@ -139,16 +139,19 @@ def prepare(name, folder, examples=None, version=None, splits=("train",)):
     Args:
         name: `name[/config]`.
         folder: folder of prepared data sets.
-        examples: function from a key 0 .. COUNT - 1 to an example; None takes `EXAMPLES`.
+        examples: function from a key 0, 1, ... to an example; None takes `EXAMPLES`.
         version: a version that this TFDS no longer prepares.
-        splits: names of the splits, which have the same examples.
+        splits: names of the splits, which have the same COUNT examples; or name -> their number.
     """
     tfds.disable_progress_bar()
     code = tfds.builder_cls(name.partition("/")[0])
     examples = examples or EXAMPLES[code.name]
 
     def generate(*_, **__):
-        return {split: [(key, examples(key)) for key in range(COUNT)] for split in splits}
+        counts = splits if isinstance(splits, dict) else dict.fromkeys(splits, COUNT)
+        return {
+            split: [(key, examples(key)) for key in range(count)] for split, count in counts.items()
+        }
 
     changed = {"_split_generators": generate}
     if version:
