@@ -45,10 +45,11 @@ class Data(Augmentation):
         data_dir: folder of prepared TFDS data sets; none is the default of TFDS. Relative paths of
             the other kinds of data sets start from this folder.
         label: name of the label feature of a TFDS data set with several, such as coarse_label of
-            cifar100; none: the one that its supervised_keys name. Other kinds of data sets have one
-            label only.
-        train_split: split for training, in TFDS notation, such as train[:90%]. "auto": train, or
-            the first 90 % of the only split. The config.json of a run holds the chosen split.
+            cifar100, or of a rule, such as clevr_count; none: its only rule, or the feature that
+            its supervised_keys name. Other kinds of data sets have one label only.
+        train_split: split for training, in TFDS notation, such as train[:90%], or a range of a
+            range, such as train[90%:][:200]. "auto": train, or the first 90 % of the only split.
+            The config.json of a run holds the chosen split.
         eval_split: split for evaluation during and after training; none turns evaluation off.
             "auto": test, else a validation split, or the rest of the only split.
         fraction: part of the training split to train on, above 0 to 1; none takes all of it. A

@@ -1,1 +1,1 @@
-"""Labels: how sources store them, and files that name classes."""
+"""Labels: how sources store them, rules that compute them, and files that name classes."""

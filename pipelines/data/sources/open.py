@@ -31,11 +31,12 @@ must be prepared before |
 
     Args:
         name: see above.
-        split: split in TFDS notation: "train", "train[:90%]", "train[100:]", "train+validation".
+        split: split in TFDS notation: "train", "train[:90%]", "train[100:]", "train+validation";
+            or a range of a range: "train[90%:][:200]".
         data_dir: folder of prepared TFDS data sets; None is the default of TFDS. Relative paths of
             the other kinds start from this folder; None is the current directory.
-        label: the label feature of a TFDS data set, see `tfds_features.py`; None takes its usual
-            one. The other kinds have one label only.
+        label: the label feature of a TFDS data set, or a rule, see `tfds_features.py`; None takes
+            its usual one. The other kinds have one label only.
 
     Returns:
         A `DataSource`.

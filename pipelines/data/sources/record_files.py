@@ -24,7 +24,8 @@ class RecordFiles(DataSource):
     Args:
         files: mapping from each split that is used to its files: a list of
             (path, number of records), in stored order.
-        features: names of the image and of the label, or list of labels, in a `tf.train.Example`.
+        image: name of the feature with the encoded image, in a `tf.train.Example`.
+        label: `labels.rules.LabelRule`.
         others: see `DataSource`.
     """
 
@@ -37,9 +38,9 @@ class RecordFiles(DataSource):
         "buffer": tf.TensorSpec([None], tf.int64),
     }
 
-    def __init__(self, files, features, **others):
+    def __init__(self, files, image, label, **others):
         super().__init__(**others)
-        self._image, self._label = features
+        self._image, self._label = image, label
         self._splits = files
         # Path and number of records of all files in a row. For each split: its first file,
         # and where each of its files ends in the stored order.
@@ -98,12 +99,15 @@ class RecordFiles(DataSource):
         """Dataset of batches of images, string `[k]`, and their lists of labels, ragged int64."""
         features = {
             self._image: tf.io.FixedLenFeature([], tf.string),
-            self._label: tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64),
+            **{
+                name: tf.io.RaggedFeature(dtype, row_splits_dtype=tf.int64)
+                for name, dtype in self._label.reads.items()
+            },
         }
 
         def parse(batch):
             found = tf.io.parse_example(batch, features)
-            return found[self._image], found[self._label]
+            return self._prepared(found[self._image]), self._label.compute(found)
 
         def run(row):
             # Only the op behind tf.data.TFRecordDataset takes an offset.
@@ -122,6 +126,10 @@ class RecordFiles(DataSource):
             num_parallel_calls=READERS,
             deterministic=True,
         )
+
+    def _prepared(self, images):
+        """The encoded images, string `[k]`, from those that are stored."""
+        return images
 
     def _read_stored(self, indices):
         """See `DataSource._read_stored`; the errors name the file, or the example."""
@@ -178,8 +186,8 @@ class RecordFiles(DataSource):
         if not self.multi_label and (counts != 1).any():
             first = np.argmax(counts != 1)
             raise DataError(
-                f"{self.describe(int(ids[first]))} has {counts[first]} values of {self._label}. "
-                f"Expected one{self._lists}."
+                f"{self.describe(int(ids[first]))} has {counts[first]} values of "
+                f"{self._label.name}. Expected one{self._lists}."
             )
 
     def content_stamp(self):

@@ -29,6 +29,7 @@ from concurrent import futures
 
 import numpy as np
 
+from pipelines.data.labels.rules import feature_rule
 from pipelines.data.sources.files import absolute_path
 from pipelines.data.sources.record_files import RecordFiles
 from pipelines.data.sources.record_starts import check_count, size_and_time
@@ -94,7 +95,8 @@ class RecordSource(RecordFiles):
         }
         super().__init__(
             files,
-            (IMAGE, LABEL),
+            IMAGE,
+            feature_rule(LABEL),
             name=name,
             version=hashlib.blake2b(content.encode(), digest_size=6).hexdigest(),
             split=split,

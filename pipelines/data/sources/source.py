@@ -58,6 +58,7 @@ class DataSource:
         failure: the `DataError` that ended an input pipeline, or None; TensorFlow passes on only
             the text of an error.
         location_signature: `tf.TensorSpec` of each column of `locate`.
+        label_rule: name of the rule in `labels/rules.py` that gives the labels, or None.
         setting: for a part of a split, the setting that chose its examples, such as
             "data.fraction=0.1"; else empty.
         labels_in_memory: whether `read_labels` is fast for all examples.
@@ -65,6 +66,7 @@ class DataSource:
     """
 
     failure = None
+    label_rule: str | None = None
     setting = ""
     labels_in_memory = False
     one_file_each = False
@@ -178,8 +180,10 @@ class DataSource:
 
     def manifest(self):
         """Returns data set, split and meaning of the ids, as a dictionary that JSON can hold."""
-        # Without the field for single labels, the manifests of earlier runs stay the same.
+        # Without these fields for usual labels, the manifests of earlier runs stay the same.
         kind = {"multi_label": True} if self.multi_label else {}
+        if self.label_rule is not None:
+            kind["label_rule"] = self.label_rule
         return {
             "data_set": self.name,
             "version": self.version,
@@ -243,14 +247,15 @@ def resolve_split(splits, split, name):
 
     Args:
         splits: mapping from the name of each whole split to its `tfds.core.SplitInfo`.
-        split: such as "train", "train[:90%]", "train[100:]" or "train+validation".
+        split: such as "train", "train[:90%]", "train[100:]" or "train+validation". In addition to
+            TFDS, a range of a range: "train[90%:][:200]" are the first 200 of the last tenth.
         name: name of the data set, for messages.
 
     Raises:
         DataError: if the split does not exist or is empty.
     """
     try:
-        absolute = tfds.core.ReadInstruction.from_spec(split).to_absolute(splits)
+        pieces = [*_pieces(splits, split)]
     except (ValueError, AssertionError, NotImplementedError):
         known = ", ".join(f"{key} ({info.num_examples:,})" for key, info in splits.items())
         raise DataError(
@@ -259,17 +264,36 @@ def resolve_split(splits, split, name):
         ) from None
 
     split_ranges, first_ids = [], {}
-    for piece in absolute:
-        length = splits[piece.splitname].num_examples
-        if piece.splitname not in first_ids:
-            first_ids[piece.splitname] = sum(splits[key].num_examples for key in first_ids)
-        start, stop = piece.from_ or 0, length if piece.to is None else piece.to
+    for key, start, stop in pieces:
+        if key not in first_ids:
+            first_ids[key] = sum(splits[other].num_examples for other in first_ids)
         if start < stop:
-            first_id = first_ids[piece.splitname]
-            split_ranges.append(SplitRange(piece.splitname, start, stop, first_id))
+            split_ranges.append(SplitRange(key, start, stop, first_ids[key]))
     if not split_ranges:
         raise DataError(f"The split {split!r} of {name} is empty. Choose a larger range.")
     return tuple(split_ranges)
+
+
+def _pieces(splits, split):
+    """Yields `(name, start, stop)` for each piece of a split; see `resolve_split`."""
+    for part in split.split("+"):
+        first, *inner = part.strip().replace("][", "]\n[").split("\n")
+        for name, start, stop in _absolute(splits, first):
+            for text in inner:
+                outer = {"outer": split_info("outer", [stop - start])}
+                ((_, begin, end),) = _absolute(outer, f"outer{text}")
+                start, stop = start + begin, start + end
+            yield name, start, stop
+
+
+def _absolute(splits, text):
+    """`(name, start, stop)` for each piece of a text that TFDS understands."""
+    pieces = tfds.core.ReadInstruction.from_spec(text).to_absolute(splits)
+    lengths = [splits[piece.splitname].num_examples for piece in pieces]
+    return [
+        (piece.splitname, piece.from_ or 0, length if piece.to is None else piece.to)
+        for piece, length in zip(pieces, lengths, strict=True)
+    ]
 
 
 def split_info(split, shard_lengths):

@@ -11,6 +11,7 @@ import tempfile
 from typing import Any
 
 import tensorflow_datasets as tfds
+from tensorflow_datasets.core.utils.file_utils import list_data_dirs
 
 from pipelines.errors import DataError, MissingDataError
 from vit_tf.config.near_names import as_question, near_names
@@ -36,12 +37,16 @@ _NAME = re.compile(
 def find_builder(name, data_dir=None):
     """Returns the TFDS builder of a name; prepares a built-in data set if its files are missing.
 
+    A named version that is prepared is read without TFDS's code for the data set, so also one that
+    this TFDS no longer prepares. Of a pattern such as 3.*.*, the latest prepared one is taken.
+
     Args:
-        name: `name[/config][:version]`.
+        name: `name[/config][:version]`; parts of the version can be *.
         data_dir: folder of prepared data sets; None is the default of TFDS.
 
     Raises:
-        DataError: if the data set does not exist, or a built-in one cannot be written.
+        DataError: if the data set does not exist, a built-in one cannot be written, or its version
+            is neither prepared nor one that this TFDS can prepare.
     """
     if not (parsed := _NAME.fullmatch(name)):
         expected = (
@@ -70,17 +75,73 @@ def find_builder(name, data_dir=None):
         hint = as_question(near) or " tfds.list_builders() lists them."
         raise DataError(f"There is no data set named {parsed['name']!r}.{hint}") from None
     except (ValueError, AssertionError):  # The name exists, the configuration or version not.
-        code = tfds.builder_cls(parsed["name"])
-        configs = ", ".join(code.builder_configs) or "none"
-        raise DataError(
-            f"There is no {name!r}. {parsed['name']} has the configurations: {configs}; TFDS "
-            f"{tfds.__version__} has its version {code.VERSION or 'of each configuration'}."
-        ) from None
+        raise _not_built_error(name, parsed, data_dir) from None
     except OSError as error:
         raise DataError(
             f"The data set {name!r} cannot be opened: {error}. With data.data_dir choose a folder "
             f"that can be read and written."
         ) from None
+
+
+def prepared_versions(name, data_dir=None) -> list[str]:
+    """Returns the versions of a TFDS data set that are prepared on this machine, latest last.
+
+    Args:
+        name: `name[/config]`.
+        data_dir: see `find_builder`; None stands for all folders in which TFDS searches.
+    """
+    folders = list_data_dirs(os.path.expanduser(data_dir) if data_dir else None)
+    paths = [tfds.core.Path(folder) / name for folder in folders]
+    return _sorted_versions(version for path in paths for version in _versions_in(path))
+
+
+def _versions_in(folder):
+    """The names of the folders of prepared versions in a folder."""
+    try:
+        paths = [path for path in folder.iterdir() if tfds.core.Version.is_valid(path.name)]
+        return [path.name for path in paths if (path / "dataset_info.json").exists()]
+    except OSError:
+        return []
+
+
+def _sorted_versions(versions):
+    return [*map(str, sorted({*map(tfds.core.Version, versions)}))]
+
+
+def _not_built_error(name, parsed, data_dir):
+    """The error for a configuration or version that this TFDS does not have.
+
+    Args:
+        name, data_dir: see `find_builder`.
+        parsed: the match of `_NAME`.
+    """
+    code: Any = tfds.builder_cls(parsed["name"])
+    config, version = parsed["config"], parsed["version"]
+    is_known = config is None or config in code.builder_configs
+    if parsed["name"] in BUILTIN or not (is_known and version):
+        configs = ", ".join(code.builder_configs) or "none"
+        return DataError(
+            f"There is no {name!r}. {parsed['name']} has the configurations: {configs}; TFDS "
+            f"{tfds.__version__} has its version {code.VERSION or 'of each configuration'}."
+        )
+    bare = name.partition(":")[0]
+    own = config and code.builder_configs[config].version
+    folder = os.path.join(list_data_dirs(data_dir)[0], bare, version)
+    return MissingDataError(
+        f"The data set {name!r} is not prepared, and TFDS {tfds.__version__} cannot prepare this "
+        f"version: it has {own or code.VERSION or 'one of each configuration'}. Copy the prepared "
+        f"files (dataset_info.json, features.json, the record files) into {folder}"
+        + _use_other(name, prepared_versions(bare, data_dir))
+    )
+
+
+def _use_other(name, versions):
+    """The end of a message about missing files: the versions that are prepared, if any."""
+    if not versions:
+        return ""
+    bare, pinned, _ = name.partition(":")
+    order = ", whose examples can be others or in another order" if pinned else ""
+    return f". Prepared there: {', '.join(versions)}; use {bare}:{versions[-1]}{order}"
 
 
 def _prepared(name, data_dir):
@@ -138,17 +199,15 @@ def _is_folder(name, data_dir, file=""):
 
 def not_prepared_error(name, builder):
     """Returns the `MissingDataError` for a data set without prepared files, with the fix."""
-    bare = name.partition(":")[0]
+    bare, pinned, _ = name.partition(":")
+    versioned = f"{bare}:{builder.version}" if pinned else bare
     message = (
         f"The data set {name!r} is not prepared: there is no {builder.data_dir}/dataset_info.json. "
         f"Copy its prepared files into that folder (dataset_info.json, features.json, the record "
         f"files), set data.data_dir to the folder that has {bare}, or prepare it where there is a "
-        f"network: tfds build {bare} --data_dir={builder.data_dir_root}"
+        f"network: tfds build {versioned} --data_dir={builder.data_dir_root}"
     )
     if builder.MANUAL_DOWNLOAD_INSTRUCTIONS:
         message += f" (after the manual download of tensorflow.org/datasets/catalog/{builder.name})"
-    if builder.data_path.parent.exists():
-        versions = sorted(path.name for path in builder.data_path.parent.iterdir())
-        if versions := [version for version in versions if _NAME.fullmatch(f"x:{version}")]:
-            message += f". Prepared there: {', '.join(versions)}; use {bare}:{versions[-1]}"
-    return MissingDataError(message)
+    versions = _sorted_versions(_versions_in(builder.data_path.parent))
+    return MissingDataError(message + _use_other(name, versions))

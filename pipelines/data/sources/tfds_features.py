@@ -2,6 +2,8 @@
 
 | data set | label without data.label |
 | --- | --- |
+| has one rule in `labels/rules.py` | that rule |
+| has several | none: data.label is required |
 | its `supervised_keys` name a class label | that one |
 | they name something else beside a class label | none: data.label is required |
 | no `supervised_keys`, one class label | that one |
@@ -14,6 +16,7 @@ import logging
 import numpy as np
 import tensorflow_datasets as tfds
 
+from pipelines.data.labels.rules import RULES, LabelRule, feature_rule
 from pipelines.errors import DataError
 from vit_tf.config.near_names import did_you_mean
 
@@ -21,60 +24,38 @@ _log = logging.getLogger(__name__)
 # A run opens several splits of a data set; its label is logged once.
 _log_once = functools.cache(_log.info)
 
-# Data sets whose own rules are not implemented: name -> the label that needs them, the reason, and
-# other labels that can be chosen; see docs/paper.md H.3.
-_REFUSED = {
-    "imagenet2012_real": (
-        "real_label",
-        "ReaL labels are a set of classes for each image: a prediction is right if it is in the "
-        "set, and images with an empty set do not count. This rule is not implemented",
-        "For the ordinary labels of ImageNet use data.name=imagenet2012, or "
-        "data.label=original_label",
-    ),
-    "smallnorb": (
-        None,
-        "The tasks of VTAB are label_azimuth and label_elevation, not the label_category that TFDS "
-        "names. The rules of VTAB are not implemented",
-        "For TFDS's own classes choose data.label=label_azimuth, label_elevation, label_category "
-        "or label_lighting",
-    ),
-}
+# Images whose stored levels are 0 and 1, not 0 and 255.
+BINARY_IMAGES = frozenset({"dsprites"})
 
 
-def image_and_label(builder, label=None) -> tuple[str, str]:
-    """Returns the names of the image feature and of the label feature.
+def image_and_label(builder, label=None) -> tuple[str, LabelRule]:
+    """Returns the name of the image feature, and the rule of the label.
 
     Args:
         builder: TFDS builder.
-        label: `data.label`: the name of a class label, or of a list of class labels; None chooses
-            as in the table above, and logs the choice if there are several.
+        label: `data.label`: a rule of `labels/rules.py`, or the name of a class label, or of a list
+            of class labels; None chooses as in the table above, and logs the choice if there are
+            several.
 
     Raises:
-        DataError: if there is no such label, the data set is not for image classification, or its
-            labels need a rule that is not implemented.
+        DataError: if there is no such label, or the data set is not for image classification.
     """
-    features = builder.info.features
-    if builder.name in _REFUSED:
-        needs_rule, reason, fix = _REFUSED[builder.name]
-        if label in (None, needs_rule):
-            raise DataError(f"{builder.name}: {reason}. {fix}.")
+    features, rules = builder.info.features, RULES.get(builder.name, {})
     images = [key for key in features if isinstance(features[key], tfds.features.Image)]
     classes = [key for key in features if isinstance(features[key], tfds.features.ClassLabel)]
-    lists = [key for key in features if is_list_of_labels(features[key])]
+    lists = [key for key in features if _is_list_of_labels(features[key])]
+    known = [*rules, *classes, *lists]
     keys = builder.info.supervised_keys or ()
-    named_image, named_label = keys if len(keys) == 2 else (None, None)
-    image = named_image if named_image in images else _only(images)
+    named = keys if len(keys) == 2 else (None, None)
+    image = named[0] if named[0] in images else _only(images)
     if label is None:
-        if classes and named_image in images and named_label not in classes:
+        chosen = _only(rules) if rules else _usual_label(builder, named, images, classes, lists)
+        if rules and not chosen:
             raise DataError(
-                f"{builder.name} says that its label is {named_label}, which is not one class per "
-                f"image. Choose another one with data.label: {', '.join([*classes, *lists])}."
+                f"{builder.name} has several labels. Choose one with data.label: "
+                f"{', '.join(known)}."
             )
-        usual = classes or (["labels"] if "labels" in lists else lists)
-        # Another image than the named one may not be what the named label describes.
-        is_named = named_image in images and named_label in usual
-        chosen = named_label if is_named else _only(usual) if _only(images) else None
-    elif label in (known := [*classes, *lists]):
+    elif label in known:
         chosen = label
     else:
         raise DataError(
@@ -88,15 +69,44 @@ def image_and_label(builder, label=None) -> tuple[str, str]:
             f"features: "
             f"{', '.join(f'{key} ({type(features[key]).__name__})' for key in features)}."
         )
-    others = [key for key in (*classes, *lists) if key != chosen]
+    others = [key for key in known if key != chosen]
     if label is None and others:
         _log_once(
             f"{builder.name}: the label is {chosen}. Others for data.label: {', '.join(others)}"
         )
-    return image, chosen
+    return image, _rule(features, rules, chosen)
 
 
-def is_list_of_labels(feature):
+def _usual_label(builder, named, images, classes, lists):
+    """The name of the usual label of a data set without rules; None if there is none.
+
+    Args:
+        builder: TFDS builder.
+        named: names of the image and of the label in `supervised_keys`; None without them.
+        images, classes, lists: names of the images, class labels and lists of class labels.
+    """
+    named_image, named_label = named
+    if classes and named_image in images and named_label not in classes:
+        raise DataError(
+            f"{builder.name} says that its label is {named_label}, which is not one class per "
+            f"image. Choose another one with data.label: {', '.join([*classes, *lists])}."
+        )
+    usual = classes or (["labels"] if "labels" in lists else lists)
+    # Another image than the named one may not be what the named label describes.
+    is_named = named_image in images and named_label in usual
+    return named_label if is_named else _only(usual) if _only(images) else None
+
+
+def _rule(features, rules, name):
+    """The `LabelRule` of a label, with the names of its classes."""
+    rule = rules.get(name) or feature_rule(name, multi_label=_is_list_of_labels(features[name]))
+    if rule.classes is not None:
+        return rule
+    feature = features[_only(rule.reads)]
+    return rule._replace(classes=tuple((feature.feature if rule.multi_label else feature).names))
+
+
+def _is_list_of_labels(feature):
     """Whether a feature is a sequence of class labels. One of fixed length is no set of labels."""
     if not isinstance(feature, tfds.features.Sequence):
         return False
@@ -104,4 +114,4 @@ def is_list_of_labels(feature):
 
 
 def _only(names):
-    return names[0] if len(names) == 1 else None
+    return next(iter(names)) if len(names) == 1 else None

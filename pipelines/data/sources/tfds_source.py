@@ -1,5 +1,7 @@
 """A source for TFDS data sets that are prepared on this machine. Never uses the network."""
 
+import functools
+import operator
 import os
 
 import numpy as np
@@ -7,11 +9,12 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from pipelines.data.labels.encoding import RaggedLabels
+from pipelines.data.labels.rules import RULES
 from pipelines.data.sources import tfds_catalog
 from pipelines.data.sources.arrays import EncodedSource
 from pipelines.data.sources.record_files import RecordFiles
 from pipelines.data.sources.source import own_threads, resolve_split, shard_lengths_within
-from pipelines.data.sources.tfds_features import image_and_label, is_list_of_labels
+from pipelines.data.sources.tfds_features import BINARY_IMAGES, image_and_label
 from pipelines.errors import DataError, MissingLabelError, first_line
 
 _ROWS_PER_READ = 256
@@ -26,10 +29,11 @@ class TfdsSource(RecordFiles):
         builder: TFDS builder.
         split: the split, in TFDS notation.
         split_ranges: its parts, from `resolve_split`.
-        keys: names of the image feature and of the label feature.
+        image: name of the image feature.
+        rule: `LabelRule` of the label.
     """
 
-    def __init__(self, builder, split, split_ranges, keys):
+    def __init__(self, builder, split, split_ranges, image, rule):
         splits = builder.info.splits
         used = dict.fromkeys(split_range.split for split_range in split_ranges)
         files = {
@@ -38,14 +42,18 @@ class TfdsSource(RecordFiles):
             ]
             for key in used
         }
-        self._data_dir, self._label = builder.data_dir, keys[1]
+        self._data_dir, self._is_binary = builder.data_dir, builder.name in BINARY_IMAGES
         super().__init__(
             files,
-            keys,
+            image,
+            rule,
             split_ranges=split_ranges,
             shard_lengths=shard_lengths_within(splits, split_ranges),
-            **_description(builder, split, keys[1]),
+            **_description(builder, split, rule),
         )
+
+    def _prepared(self, images):
+        return _spread(images) if self._is_binary else images
 
     def _unreadable(self, reason, files):
         return (
@@ -55,7 +63,7 @@ class TfdsSource(RecordFiles):
 
     def content_stamp(self):
         """See `DataSource.content_stamp`; the same files hold all labels of the data set."""
-        return f"{super().content_stamp()} {self._label}"
+        return f"{super().content_stamp()} {self._label.name}{' spread' * self._is_binary}"
 
     def _check_labels(self, ids, labels):
         # Published test splits without labels have label -1.
@@ -64,23 +72,28 @@ class TfdsSource(RecordFiles):
         super()._check_labels(ids, labels)
 
 
-def _description(builder, split, label):
+def _description(builder, split, rule):
     """The name of a source, and the classes of its label, as arguments of `DataSource` by name."""
-    feature = builder.info.features[label]
-    multi_label = is_list_of_labels(feature)
     return {
         "name": "/".join(filter(None, [builder.name, builder.builder_config_name])),
         "version": str(builder.version),
         "split": split,
-        "labels": feature.feature.names if multi_label else feature.names,
-        "multi_label": multi_label,
+        "labels": rule.classes,
+        "multi_label": rule.multi_label,
     }
 
 
 def open_tfds(name, split, data_dir=None, label=None):
     """Opens a split of a prepared TFDS data set; arguments as for `open_source`."""
     builder = tfds_catalog.find_builder(name, data_dir)
-    keys = image_and_label(builder, label)
+    image, rule = image_and_label(builder, label)
+    source = _open(name, builder, split, image, rule)
+    if rule.name in RULES.get(builder.name, {}):
+        source.label_rule = rule.name
+    return source
+
+
+def _open(name, builder, split, image, rule):
     splits, file_format = builder.info.splits, builder.info.file_format
     if file_format not in (None, tfds.core.FileFormat.TFRECORD):
         raise DataError(
@@ -96,12 +109,12 @@ def open_tfds(name, split, data_dir=None, label=None):
         raise tfds_catalog.not_prepared_error(name, builder) from None
     is_stored = split_ranges and stored == splits[split_ranges[0].split].num_examples
     if is_stored:
-        return TfdsSource(builder, split, split_ranges, keys)
+        return TfdsSource(builder, split, split_ranges, image, rule)
 
     # The mocks of TFDS have no files: all examples are read once and kept.
-    description = _description(builder, split, keys[1])
-    images, labels = _fetch(builder, split, keys, f"{builder.name} split {split!r}")
-    labels = labels.column(description["multi_label"])
+    description = _description(builder, split, rule)
+    images, labels = _fetch(builder, split, image, rule, f"{builder.name} split {split!r}")
+    labels = labels.column(rule.multi_label)
     return EncodedSource(images, labels, description.pop("labels"), **description)
 
 
@@ -122,31 +135,35 @@ class _SelectedFeatures(tfds.decode.PartialDecoding):
         return tfds.features.FeaturesDict(selected)
 
 
-def _fetch(builder, split, keys, title):
+def _fetch(builder, split, image, rule, title):
     """Reads encoded images, object `[n]`, and `RaggedLabels`, in stored order.
 
     Args:
         builder: TFDS builder.
         split: the split to read, in a form that TFDS accepts.
-        keys: names of the image feature and of the label feature.
+        image, rule: see `TfdsSource`.
         title: name of the source in messages.
     """
-    image_key, label_key = keys
+    paths = {name: name.split("/") for name in rule.reads}
     dataset = builder.as_dataset(
         split=split,
-        decoders=_SelectedFeatures((image_key, label_key), {image_key: tfds.decode.SkipDecoding()}),
+        decoders=_SelectedFeatures(
+            {image, *(path[0] for path in paths.values())}, {image: tfds.decode.SkipDecoding()}
+        ),
         # One file after another, so that examples come in stored order.
         read_config=tfds.ReadConfig(
             options=own_threads(), interleave_cycle_length=1, try_autocache=False
         ),
     )
-    multi_label = is_list_of_labels(builder.info.features[label_key])
 
     def columns(batch):
-        labels = batch[label_key]
-        if multi_label:
-            return batch[image_key], labels.values, labels.row_lengths()
-        return batch[image_key], labels, tf.ones_like(labels)
+        values = {
+            name: _as_lists(functools.reduce(operator.getitem, path, batch))
+            for name, path in paths.items()
+        }
+        labels = rule.compute(values)
+        images = _spread(batch[image]) if builder.name in BINARY_IMAGES else batch[image]
+        return images, labels.values, labels.row_lengths()
 
     images, values, counts = [np.zeros(0, object)], [np.zeros(0, np.int32)], [[0]]
     try:
@@ -162,3 +179,20 @@ def _fetch(builder, split, keys, title):
     if (labels.values < 0).any():  # Published test splits without labels have label -1.
         raise MissingLabelError(f"{title} has examples without a label. Choose a labeled split.")
     return np.concatenate(images), labels
+
+
+def _as_lists(values):
+    """A batch of a feature as in `tf.train.Example`: all values in a row, ragged `[n, None]`."""
+    if isinstance(values, tf.Tensor):
+        values = tf.RaggedTensor.from_tensor(tf.reshape(values, [tf.shape(values)[0], -1]))
+    return values.merge_dims(1, -1) if values.shape.rank > 2 else values
+
+
+def _spread(images):
+    """PNGs with the levels 0 and 1, string `[n]`, as PNGs with 0 and 255."""
+
+    def spread(image):
+        levels = tf.io.decode_png(image)
+        return tf.io.encode_png(tf.where(levels > 0, tf.constant(255, tf.uint8), levels))
+
+    return tf.map_fn(spread, images)

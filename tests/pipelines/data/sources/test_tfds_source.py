@@ -15,6 +15,7 @@ from pipelines.data.sources import tfds_catalog, tfds_features
 from pipelines.data.sources.open import open_source
 from pipelines.errors import DataError
 from pipelines.training.train_data import open_few_shot_data
+from tests.pipelines.data import true_features
 from tests.pipelines.process import assert_user_error
 from tests.pipelines.tiny import as_flags, tiny_experiment
 
@@ -104,7 +105,7 @@ def stored_keys(sharded_dir):
 
 
 def _key(image):
-    return int(np.asarray(Image.open(io.BytesIO(image)))[0, 0])
+    return int(np.asarray(Image.open(io.BytesIO(image))).flat[0])
 
 
 def _keys(examples):
@@ -120,6 +121,10 @@ def _keys(examples):
         ("train[-3:]", range(117, 120), (3,)),
         ("train[100:]+train[:10]", [*range(100, 120), *range(10)], (20, 10)),
         ("train[1shard:2shard]", range(40, 80), (40,)),
+        # A range of a range, which TFDS does not have.
+        ("train[90%:][:5]", range(108, 113), (5,)),
+        ("train[30:90][-20:][50%:]", range(80, 90), (10,)),
+        ("train[:2] + train[90%:][:1]+train[-1:]", [0, 1, 108, 119], (2, 1, 1)),
     ],
 )
 def test_splits_and_ids(sharded_dir, stored_keys, split, expected_ids, shard_lengths):
@@ -299,11 +304,6 @@ def test_the_label_of_few_shot_evaluations(labels_dir):
         ("many_labels", "coarze", ["Did you mean coarse?"]),
         ("many_labels", "note", ["data.label=note", "one of: fine, coarse, tags"]),
         ("many_labels", "image", ["data.label=image"]),
-        ("imagenet2012_real", None, ["imagenet2012_real", "set of classes", "is not implemented"]),
-        ("imagenet2012_real", None, ["data.name=imagenet2012", "data.label=original_label"]),
-        ("imagenet2012_real", "real_label", ["is not implemented", "data.label=original_label"]),
-        ("smallnorb", None, ["label_azimuth and label_elevation", "VTAB are not implemented"]),
-        ("smallnorb", None, ["data.label=label_azimuth", "label_category"]),
         # Their own label is a list, beside which a class label stands for something else.
         ("imagenet2012_multilabel", None, ["is correct_multi_labels, which", ": original_label"]),
         ("chexpert", None, ["its label is label, which is not one class", "image_view, label"]),
@@ -323,6 +323,10 @@ def test_labels_that_are_refused(labels_dir, name, label, texts):
         ("imagenet2012_real", "original_label", 1000),
         ("smallnorb", "label_category", 5),
         ("smallnorb", "label_azimuth", 18),
+        ("smallnorb", "smallnorb_azimuth", 18),
+        ("smallnorb", "smallnorb_elevation", 9),
+        ("dsprites", "dsprites_location", 16),
+        ("dsprites", "dsprites_orientation", 16),
         ("cifar100", None, 100),
         ("cifar100", "coarse_label", 20),
         ("oxford_iiit_pet", "species", 2),
@@ -364,9 +368,51 @@ def test_folder_without_information(tmp_path):
     assert f"no {tmp_path}/cifar10/3.0.2/dataset_info.json" in message
 
 
-def test_missing_version(sharded_dir):
-    (sharded_dir / "cifar10" / "3.0.1").mkdir(parents=True)
-    assert "Prepared there: 3.0.1; use cifar10:3.0.1" in _message("cifar10", "train", sharded_dir)
+def test_missing_version(tmp_path):
+    for version in ("3.0.0", "3.0.1", "incomplete"):
+        (tmp_path / "cifar10" / version).mkdir(parents=True)
+        (tmp_path / "cifar10" / version / "dataset_info.json").touch()
+    (tmp_path / "cifar10" / "3.0.3").mkdir()  # without its files
+    message = _message("cifar10", "train", tmp_path)
+    assert message.endswith("Prepared there: 3.0.0, 3.0.1; use cifar10:3.0.1")
+    message = _message("cifar10:3.0.2", "train", tmp_path)
+    assert f"tfds build cifar10:3.0.2 --data_dir={tmp_path}" in message
+    assert message.endswith("use cifar10:3.0.1, whose examples can be others or in another order")
+
+
+def _pet(key):
+    return {
+        "image": np.full((4, 4, 3), 20 * key, np.uint8),
+        "label": key,
+        "species": key % 2,
+        "file_name": f"{key}.jpg",
+        "segmentation_mask": np.zeros((4, 4, 1), np.uint8),
+        "head_bbox": tfds.features.BBox(0.0, 0.0, 1.0, 1.0),
+    }
+
+
+def test_a_version_that_this_tfds_does_not_prepare(tmp_path):
+    """Its prepared files are read without the code, and never another version in its place."""
+    name = "oxford_iiit_pet:3.*.*"
+    message = _message(name, "train", tmp_path)
+    assert f"{name!r} is not prepared, and TFDS" in message
+    assert "it has 4.0.0. Copy the prepared files" in message
+    assert message.endswith(f"into {tmp_path}/oxford_iiit_pet/3.*.*")
+    true_features.prepare("oxford_iiit_pet", tmp_path, _pet)
+    message = _message(name, "train", tmp_path)
+    assert "Prepared there: 4.0.0; use oxford_iiit_pet:4.0.0, whose examples can be" in message
+
+    for version in ("3.1.0", "3.2.0"):
+        true_features.prepare("oxford_iiit_pet", tmp_path, _pet, version)
+    assert tfds_catalog.prepared_versions("oxford_iiit_pet", tmp_path) == [
+        *("3.1.0", "3.2.0", "4.0.0")
+    ]
+    assert open_source("oxford_iiit_pet", "train", tmp_path).version == "4.0.0"
+    source = open_source(name, "train[:5]", tmp_path)
+    assert (source.version, source.num_classes, source.num_examples) == ("3.2.0", 37, 5)
+    examples = source.read(range(5))
+    assert [round(_key(image) / 20) for image in examples.images] == examples.labels.tolist()
+    assert "no split 'trian'" in _message(name, "trian", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -391,6 +437,11 @@ def test_missing_version(sharded_dir):
         ("huggingface:mnist", "train", ["name[/config][:version]"]),
         ("digits", "trian", ["'trian'", "train (1,297), validation (200), test (300)"]),
         ("digits", "train[", ["'train['"]),
+        ("digits", "train[90%:][:200]", ["'train[90%:][:200]'", "train (1,297)"]),
+        ("digits", "train[:9][x]", ["'train[:9][x]'"]),
+        ("digits", "train[:9] [:2]", ["'train[:9] [:2]'"]),
+        ("digits", "[:9][:2]", ["'[:9][:2]'"]),
+        ("digits", "train[:9][3:3]", ["'train[:9][3:3]'", "empty"]),
         ("digits", "train[5000:]", ["'train[5000:]'", "train (1,297)"]),
         ("digits", "train[7:7]", ["'train[7:7]'", "empty"]),
         ("imdb_reviews", "train", ["image classification", "text (Text)"]),

@@ -1,0 +1,1 @@
+"""Published evaluation protocols as settings of the data."""
