@@ -37,13 +37,16 @@ def compare(result, source, config, examples) -> dict:
     weights, fine_tuned, of_weights = _training(source)
     pretraining = pretraining_of(weights, fine_tuned)
     values = tuple(x for x in values if x.pretraining == pretraining) or values
+    differs = [*_data_differences(result, examples), *of_weights, *differs]
     lines = comparison(
         values,
         model=model or "a model of other sizes",
         weights=weights,
         fine_tuned=fine_tuned,
-        differences=[*_data_differences(result, examples), *of_weights, *differs],
+        differences=differs,
     )
+    if not values and differs:
+        lines.append(f"differs from the paper: {'; '.join(differs)}")
     return {"paper": [dataclasses.asdict(value) for value in values], "comparison": lines}
 
 

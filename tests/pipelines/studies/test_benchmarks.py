@@ -1,12 +1,12 @@
 """`evaluate --benchmark`: against plain loops, on one device and on replicas; what is refused."""
 
+import itertools
 import json
 import types
 
 import numpy as np
 import pytest
 import tensorflow as tf
-import tensorflow_datasets as tfds
 from PIL import Image
 
 import vit_tf
@@ -14,10 +14,10 @@ from pipelines.config import override, recipes
 from pipelines.data import pipeline
 from pipelines.data.sources.open import open_source
 from pipelines.evaluation.objectnet import objectnet_accuracy
-from pipelines.evaluation.real import real_accuracy
 from pipelines.stored_models import model_source
 from pipelines.studies import benchmarks
 from pipelines.studies.benchmark_differences import compare
+from tests.pipelines.data.true_features import COUNT, prepare
 from tests.pipelines.process import assert_user_error
 from tests.pipelines.tiny import one_device, tiny_experiment, two_replicas
 from vit_tf.config.variants import VARIANTS
@@ -26,8 +26,8 @@ from vit_tf.preprocessing import Classes, Preprocessing
 from vit_tf.pretrained.class_names import class_names, synsets
 
 SIDE = 64
-# 23 images: neither number divides them, and 7 cannot be split between two replicas.
-RUNS = [(one_device, 1), (one_device, 4), (one_device, 64), (two_replicas, 7), (two_replicas, 23)]
+# No number divides 12 or 23 images, and 7 cannot be split between two replicas.
+RUNS = [(one_device, 5), (two_replicas, 7)]
 
 
 def _write_model(path, classes=1000, labels=(), **settings):
@@ -72,35 +72,32 @@ def _plain_logits(path, images):
 
 
 @pytest.fixture(scope="module")
-def logits(folder):
-    """Those of a plain loop at the model's size: float64 `[23, 1000]`."""
-    found = _plain_logits(folder / "model.npz", _images(folder))
-    assert len(set(found.argmax(axis=1))) > 8
-    return found
+def imagenet(folder):
+    """ImageNet and ReaL as TFDS prepares them: `(order, labels, lists)` of a plain loop.
 
-
-@pytest.fixture(scope="module")
-def real(folder, logits):
-    """ReaL's labels as a list: a third of the images has none, a third the predicted class.
-
-    The others share the rest of the 1000 classes, so that the data have all of them.
+    `order` has the classes of each stored image by logit. A third of the single labels is the most
+    probable class, a third the fourth one. A third of the lists is empty, in a third is the
+    most probable class.
     """
-    draw, best = np.random.default_rng(2), logits.argmax(axis=1)
-    labels = [[], *([int(best[i])] for i in range(1, 23))]
-    rest = np.setdiff1d(np.arange(1000), best)
-    for place, own in zip(range(2, 23, 3), np.array_split(rest, 7), strict=True):
-        labels[place] = own.tolist()
-    for place in range(0, 23, 3):
-        labels[place] = []
-    missing = set(range(1000)).difference(*labels)
-    labels[1] += sorted(missing - {int(best[1])})
-    draw.shuffle(labels[1])
-    rows = [
-        {"path": f"{place:02}.png", "labels": [synsets(1000)[x] for x in own]}
-        for place, own in enumerate(labels)
-    ]
-    (folder / "real.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return labels
+    encoded = [tf.io.encode_jpeg(x).numpy() for x in itertools.islice(_images(folder), COUNT)]
+    images = [decode_image(image) for image in encoded]
+    order = np.argsort(-_plain_logits(folder / "model.npz", images), axis=1)
+    assert len(set(order[:, 0])) > 6
+    single = [int(order[key, (0, 3, 700)[key % 3]]) for key in range(COUNT)]
+    lists = [([], [int(order[key, 9])], [3, int(order[key, 0])])[key % 3] for key in range(COUNT)]
+
+    def example(key):
+        return {"image": encoded[key], "file_name": f"ILSVRC2012_val_{key + 1:08}.JPEG"}
+
+    splits = {"splits": ("validation",)}
+    prepare("imagenet2012", folder, lambda key: example(key) | {"label": single[key]}, **splits)
+    prepare(
+        "imagenet2012_real",
+        folder,
+        lambda key: example(key) | {"original_label": single[key], "real_label": lists[key]},
+        **splits,
+    )
+    return order, np.array(single), lists
 
 
 @pytest.fixture(scope="module")
@@ -134,9 +131,7 @@ def objectnet(folder):
             for x, own in enumerate(classes)
             if own
         },
-        "pytorch_to_imagenet_2012_id.json": {
-            str(x): int(line) for line, x in enumerate(shuffled)
-        },
+        "pytorch_to_imagenet_2012_id.json": {str(x): int(line) for line, x in enumerate(shuffled)},
     }
     (root / "mappings").mkdir()
     for name, value in mappings.items():
@@ -153,13 +148,25 @@ def _run(name, folder, make, batch_size, *assignments, model="model"):
     return benchmarks.run(name, source, data, make(), batch_size=batch_size)
 
 
+@pytest.mark.parametrize(("make", "batch_size"), RUNS[1:])
+def test_imagenet_counts_every_image_once(folder, imagenet, make, batch_size):
+    order, labels, _ = imagenet
+    result = _run("imagenet", folder, make, batch_size)
+    right = order[:, :5] == labels[:, None]
+    assert (result["examples"], right[:, 0].sum(), right.any(axis=1).sum()) == (COUNT, 4, 8)
+    assert (result["accuracy"], result["top_5_accuracy"]) == pytest.approx((1 / 3, 2 / 3))
+    assert f"images: 50,000 -> {COUNT}" in result["comparison"][-1]
+
+
 @pytest.mark.parametrize(("make", "batch_size"), RUNS)
-def test_real_counts_every_image_once(folder, logits, real, make, batch_size):
-    result = _run("real", folder, make, batch_size, "data.name=list:real.jsonl")
-    assert (result["examples"], result["labeled"]) == (23, sum(map(bool, real)))
-    assert result["accuracy"] == pytest.approx(real_accuracy(logits, real), abs=1e-12)
-    assert 0.2 < result["accuracy"] < 0.8
-    assert "images with labels: 46,837 -> 15" in result["comparison"][-1]
+def test_real_counts_every_image_once(folder, imagenet, make, batch_size):
+    """A class that is the ordinary label of an image, but not on its list, is wrong."""
+    order, labels, lists = imagenet
+    rows = zip(order[:, 0], labels, lists, strict=True)
+    assert any(best == label and label not in own for best, label, own in rows)
+    result = _run("real", folder, make, batch_size)
+    assert (result["examples"], result["labeled"], result["accuracy"]) == (COUNT, 8, 0.5)
+    assert "images with labels: 46,837 -> 8" in result["comparison"][-1]
 
 
 @pytest.mark.parametrize(("make", "batch_size"), RUNS)
@@ -175,45 +182,6 @@ def test_objectnet_counts_every_image_once(folder, objectnet, make, batch_size):
     found = [(result[f"accuracy{x}"], result[f"top_5_accuracy{x}"]) for x in ends]
     assert found == [pytest.approx(inner), pytest.approx(outer)]
     assert 0 < outer[0] < inner[0] < inner[1] < 1
-
-
-@pytest.mark.parametrize(("make", "batch_size"), [RUNS[1], RUNS[3]])
-def test_imagenet_counts_every_image_once(folder, monkeypatch, make, batch_size):
-    """With the features of TFDS; the most probable classes are the labels of two images."""
-    with tfds.testing.mock_data(num_examples=11):
-        examples = open_source("imagenet2012", "validation")
-        labels = examples.read_labels(range(11))
-        model = model_source.find(folder / "model.npz").open_model().model
-        bias = np.zeros(1000)
-        bias[labels[[3, 8]]] = 2e4, 1e4
-        model.head.bias.assign(bias)
-        vit_tf.save_npz(model, folder / "biased.npz", Preprocessing(image_size=(SIDE, SIDE)))
-        result = _run("imagenet", folder, make, batch_size, "data.data_dir=none", model="biased")
-        images = map(decode_image, examples.read(range(11)).images)
-        order = np.argsort(-_plain_logits(folder / "biased.npz", images), axis=1)
-    assert result["examples"] == 11
-    right = order[:, :5] == labels[:, None]
-    assert right[3, 0] and not right[8, 0] and right[8, 1]
-    assert result["accuracy"] == pytest.approx(right[:, 0].mean())
-    assert result["top_5_accuracy"] == pytest.approx(right.any(axis=1).mean())
-    assert "images: 50,000 -> 11" in result["comparison"][-1]
-
-
-def test_real_with_the_features_of_tfds(folder, command):
-    """The lists of labels are those of `real_label`."""
-    with tfds.testing.mock_data(num_examples=9):
-        examples = open_source("imagenet2012_real", "validation")
-        assert examples.multi_label and examples.num_classes == 1000
-        flags = [f"--model={folder / 'model.npz'}", "--json"]
-        done = command("evaluate", "--benchmark=real", *flags)
-        assert done.returncode == 0, done.stderr
-        labels = examples.read_labels(range(9))
-        images = map(decode_image, examples.read(range(9)).images)
-        logits = _plain_logits(folder / "model.npz", images)
-    result = json.loads(done.stdout)
-    assert result["examples"] == 9
-    assert result["labeled"] == sum(len(own) > 0 for own in labels)
-    assert result["accuracy"] == pytest.approx(real_accuracy(logits, labels))
 
 
 def test_the_border_is_cut_off_before_the_resize(folder):
@@ -295,7 +263,10 @@ def test_models_and_sizes_of_the_tables():
     table2 = _compare("imagenet", "x.npz", "ViT-L/16", 512)["comparison"]
     assert any("512 x 512" in line for line in table2) and "image_size" not in table2[-1]
     none = _compare("imagenet", "x.npz", "ViT-Ti/16", 384)["comparison"]
-    assert none == ["paper: no number for ViT-Ti/16 on these data"]
+    assert none == [
+        "paper: no number for ViT-Ti/16 on these data",
+        "differs from the paper: train.steps: 20000 -> unknown",
+    ]
 
 
 # Wrong input.
@@ -304,15 +275,22 @@ def test_models_and_sizes_of_the_tables():
 @pytest.mark.parametrize(
     ("flags", "texts"),
     [
-        (["imagenet"], ["'imagenet2012' is not prepared", "data.data_dir"]),
         (["imagenet", "--set=data.name=digits"], ["needs the 1,000 classes of ImageNet", "has 10"]),
         (
-            ["imagenet", "--set=data.name=list:real.jsonl"],
+            ["imagenet", "--set=data.name=imagenet2012_real"],
             ["needs one label per image", "has lists", "data.name=imagenet2012 "],
         ),
         (
-            ["real", "--set=data.name=list:real.jsonl", "--set=data.eval_split=test"],
-            ["has no split 'test'. It has: train (23)"],
+            ["real", "--set=data.label=original_label"],
+            ["needs lists of labels", "has one label per image", "leave data.label out"],
+        ),
+        (
+            ["real", "--set=data.eval_split=test"],
+            ["has no split 'test'. It has: validation (12)"],
+        ),
+        (
+            ["imagenet", "--set=data.data_dir=nowhere"],
+            ["'imagenet2012' is not prepared", "data.data_dir"],
         ),
         (["real", "--set=data.eval_split=none"], ["data.eval_split is none"]),
         (["objectnet", "--set=data.name=digits"], ["data.name=folder:PATH", "data.name=digits"]),
@@ -326,7 +304,7 @@ def test_models_and_sizes_of_the_tables():
         (["vtab"], ["benchmark", "imagenet|real|objectnet"]),
     ],
 )
-def test_wrong_data(folder, real, objectnet, command, flags, texts):
+def test_wrong_data(folder, imagenet, objectnet, command, flags, texts):
     name, *flags = flags
     flags = [f"--model={folder / 'model.npz'}", f"--set=data.data_dir={folder}", *flags]
     assert_user_error(command("evaluate", f"--benchmark={name}", *flags), *texts)
@@ -366,13 +344,14 @@ def test_objectnet_without_counterparts_or_mappings(folder, objectnet, command, 
         ({"classifier": "unpooled"}, (), "is unpooled"),
     ],
 )
-def test_wrong_models(folder, real, command, tmp_path, settings, labels, text):
+def test_wrong_models(folder, imagenet, command, tmp_path, settings, labels, text):
     _write_model(tmp_path / "other.npz", labels=labels, **settings)
     flags = ["--model=other.npz", f"--set=data.data_dir={folder}"]
-    done = command("evaluate", "--benchmark=real", "--set=data.name=list:real.jsonl", *flags)
+    done = command("evaluate", "--benchmark=real", *flags)
     assert_user_error(done, text)
 
 
-def test_the_shipped_model_has_other_classes(folder, real, command):
-    flags = ["--set=data.name=list:real.jsonl", f"--set=data.data_dir={folder}"]
-    assert_user_error(command("evaluate", "--benchmark=real", *flags), "trained for 10 classes")
+def test_softmax_on_lists_without_the_benchmark(folder, imagenet, command):
+    flags = [f"--model={folder / 'model.npz'}", f"--set=data.data_dir={folder}"]
+    done = command("evaluate", "--set=data.name=imagenet2012_real", *flags)
+    assert_user_error(done, "Evaluate on ReaL with --benchmark real")
