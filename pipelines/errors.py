@@ -19,6 +19,10 @@ class MissingLabelError(DataError):
     """Examples of a split have no labels."""
 
 
+class InUseError(UserError):
+    """Another process writes to a workdir."""
+
+
 class RunError(RuntimeError):
     """The run failed for a reason outside the user's input: exit code 1."""
 

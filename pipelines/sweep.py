@@ -1,12 +1,15 @@
-"""Trains every combination of some settings, and tests the best one."""
+"""Trains every combination of some settings, and tests the best one; or runs a suite of them."""
 
 import logging
+import typing
 
 from absl import flags
 
 from pipelines.cli import command, request, shared_flags
 from pipelines.cli.output import print_json
+from pipelines.config.names import SuiteName
 from pipelines.config.summary import summary
+from pipelines.errors import UserError
 
 DESCRIPTION = """Trains one model for each combination of the values of --grid, on the training
 split without a held-out part; picks the one with the highest accuracy on that part; trains it again
@@ -14,7 +17,12 @@ on the whole training split with several seeds; prints mean and deviation of the
 data.eval_split (the paper's protocol, appendix B.1.1). With --init_from it fine-tunes. Start the
 same command again to go on; values may be added to the grid.
 
+With --suite it fine-tunes on the data of a table of the paper, with the paper's settings, and
+prints the result beside the paper's: vtab (19 tasks), cifar10, cifar100, pets, flowers. Tasks of
+vtab whose data are missing are left out. Several processes may share a --workdir.
+
 example: python -m pipelines.sweep --grid optimizer.learning_rate=0.003,0.01,0.03
+example: python -m pipelines.sweep --suite=vtab --init_from=imagenet21k/ViT-L_16
 """
 LOGS_TO = "stdout"
 
@@ -23,6 +31,14 @@ _log = logging.getLogger("pipelines.sweep")
 
 def define(values):
     own = {"flag_values": values}
+    flags.DEFINE_enum(
+        "suite",
+        None,
+        typing.get_args(SuiteName),
+        "Fine-tune with the settings of the paper's table 4 and appendix B.1.1; --init_from names "
+        "the model. --grid adds fields to the choice of settings.",
+        **own,
+    )
     flags.DEFINE_multi_string(
         "grid",
         [],
@@ -31,7 +47,11 @@ def define(values):
         **own,
     )
     flags.DEFINE_float(
-        "hold_out", 0.1, "The part of the training split that the trials are compared on.", **own
+        "hold_out",
+        0.1,
+        "The part of the training split that the trials are compared on; by default that of the "
+        "paper for --suite.",
+        **own,
     )
     flags.DEFINE_integer(
         "seeds",
@@ -51,6 +71,9 @@ def define(values):
 
 def main(values, arguments):
     del arguments
+    if values.suite:
+        _run_suite(values)
+        return
     begin, asked = request.read(values)
     workdir = request.workdir(values, "sweep", begin, asked)
     strategy = request.strategy(values)
@@ -81,6 +104,36 @@ def main(values, arguments):
         print("\n".join(sweep.describe(plan)))
         return
     result = sweep.run(plan, workdir, strategy)
+    if values.json:
+        print_json(result)
+
+
+def _run_suite(values):
+    for name in ("experiment", "config"):
+        if values[name].present:
+            raise UserError(
+                f"--suite={values.suite} has its own settings. Leave out --{name} "
+                f"{values[name].value}."
+            )
+    begin, asked = request.read(values)
+    workdir = request.workdir(values, "sweep", begin, asked, values.suite)
+    strategy = request.strategy(values)
+    from pipelines.studies import suite
+    from pipelines.studies.suite_plan import make_suite_plan
+
+    plan = make_suite_plan(
+        values.suite,
+        asked,
+        grid=values.grid,
+        hold_out=values.hold_out if values["hold_out"].present else None,
+        seeds=values.seeds,
+        workdir=workdir,
+        replicas=strategy.num_replicas_in_sync,
+    )
+    if values.dry_run:
+        print("\n".join(suite.describe(plan)))
+        return
+    result = suite.run(plan, workdir, strategy)
     if values.json:
         print_json(result)
 

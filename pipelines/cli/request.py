@@ -179,7 +179,7 @@ def opening(values):
     return Opening(PRECISIONS.get(values.precision), packed=values.fused)
 
 
-def workdir(values, command, begin, request):
+def workdir(values, command, begin, request, name=None):
     """The directory of a run: `--workdir`, by default `runs/<command>-<experiment>`.
 
     The last part of another `data.name` than that of the recipe follows: runs/finetune-digits-pets.
@@ -189,6 +189,7 @@ def workdir(values, command, begin, request):
         values: parsed flags.
         command: name of the command.
         begin, request: the result of `read`.
+        name: stands for that of the recipe; None takes it.
 
     Raises:
         UserError: if it is missing and --config is given, since a file has no recipe name.
@@ -201,7 +202,7 @@ def workdir(values, command, begin, request):
         raise UserError("--workdir is missing. With --config it has no default: name a directory.")
     data = request.assignments.values.get("data.name", begin.data.name)
     end = "" if data == begin.data.name else f"-{_last_part(data)}"
-    return os.path.join("runs", f"{command}-{values.experiment}{end}")
+    return os.path.join("runs", f"{command}-{name or values.experiment}{end}")
 
 
 def _last_part(data_name):

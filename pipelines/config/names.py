@@ -2,6 +2,8 @@
 
 from typing import Literal, get_args
 
+# The suites of fine-tuning; `studies/suites.py` has what they are.
+SuiteName = Literal["vtab", "cifar10", "cifar100", "pets", "flowers"]
 Strategy = Literal["auto", "one_device", "mirrored", "tpu"]
 # Weights of a run: the newest, their moving average, or those with the best evaluation.
 Weights = Literal["final", "ema", "best"]

@@ -2,20 +2,12 @@
 
 import statistics
 
+from pipelines.data.protocols.vtab_tasks import TASKS
+
 # Group -> its tasks, in the order of table 9 of the paper.
 GROUPS = {
-    "natural": ("caltech101", "cifar100", "dtd", "flowers102", "pets", "sun397", "svhn"),
-    "specialized": ("camelyon", "eurosat", "resisc45", "retinopathy"),
-    "structured": (
-        "clevr_count",
-        "clevr_distance",
-        "dmlab",
-        "dsprites_location",
-        "dsprites_orientation",
-        "kitti_distance",
-        "smallnorb_azimuth",
-        "smallnorb_elevation",
-    ),
+    group: tuple(task.name for task in TASKS.values() if task.group == group)
+    for group in dict.fromkeys(task.group for task in TASKS.values())
 }
 
 
@@ -33,13 +25,11 @@ def vtab_score(results) -> dict[str, float | None]:
     Raises:
         ValueError: for a task that is none of VTAB's.
     """
-    tasks = [task for group in GROUPS.values() for task in group]
-    if unknown := sorted(set(results) - set(tasks)):
+    if unknown := sorted(set(results) - set(TASKS)):
         raise ValueError(
-            f"VTAB has no task {', '.join(map(repr, unknown))}. Its tasks are {', '.join(tasks)}."
+            f"VTAB has no task {', '.join(map(repr, unknown))}. Its tasks are {', '.join(TASKS)}."
         )
-    groups = {**GROUPS, "mean": tasks}
     return {
-        name: statistics.fmean(results[task] for task in group) if set(group) <= set(results) else None
-        for name, group in groups.items()
+        name: statistics.fmean(map(results.get, tasks)) if results.keys() >= set(tasks) else None
+        for name, tasks in {**GROUPS, "mean": tuple(TASKS)}.items()
     }

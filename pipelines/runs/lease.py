@@ -17,7 +17,7 @@ import threading
 import time
 import uuid
 
-from pipelines.errors import RunError, UserError
+from pipelines.errors import InUseError, RunError
 from vit_tf.files import storage
 
 _log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class Lease:
         times: `Times`; None means `TIMES`.
 
     Raises:
-        UserError: if another process renews its lease while this one waits.
+        InUseError: if another process renews its lease while this one waits.
         OSError: if the workdir cannot be read or written.
     """
 
@@ -112,7 +112,7 @@ class Lease:
             if now is None:
                 return looked
             if now != found:
-                raise UserError(
+                raise InUseError(
                     f"{self._workdir} is in use by {_describe(now)}, which renews its lease. Wait "
                     "until it ends, stop it, or choose another --workdir."
                 )

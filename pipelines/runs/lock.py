@@ -12,7 +12,7 @@ import logging
 import os
 from pathlib import Path
 
-from pipelines.errors import RunError, UserError
+from pipelines.errors import InUseError, RunError, UserError
 from pipelines.runs import lease
 from pipelines.runs.json_file import read_json
 from vit_tf.files import storage
@@ -37,8 +37,8 @@ def only_writer(workdir):
         `RunError` if another process has taken the lease.
 
     Raises:
-        UserError: if another process holds the lock (the message names it), or the directory cannot
-            be created.
+        InUseError: if another process holds the lock; the message names it.
+        UserError: if the directory cannot be created.
         RunError: if the disk is full.
     """
     workdir = storage.normal(workdir)
@@ -111,7 +111,7 @@ def _lock(lock, path):
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise UserError(
+        raise InUseError(
             f"{path.parent} is in use by {_describe_holder(path)}. Wait until it ends, stop it, or "
             "choose another --workdir."
         ) from None

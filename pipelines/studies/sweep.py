@@ -77,7 +77,7 @@ def run(plan: Plan, path, strategy) -> dict:
             everything is written. If another process has taken the lease of the directory.
         Interrupted: after a signal.
     """
-    with only_writer(path) as check, interruptible(), _no_retracing_warnings():
+    with only_writer(path) as check, interruptible(), no_retracing_warnings():
         return _Sweep(plan, path, strategy, check).run()
 
 
@@ -139,7 +139,7 @@ class _Sweep:
             return
         _log.info(f"\n{title}{self._eta(flops_left)}")
         begin = time.perf_counter()
-        row["result"] = _train(experiment, self._file(row["workdir"]), self._strategy)
+        row["result"] = train_once(experiment, self._file(row["workdir"]), self._strategy)
         self._seconds += time.perf_counter() - begin
         self._flops += flops
         self._write()
@@ -172,7 +172,7 @@ class _Sweep:
 
 
 @contextlib.contextmanager
-def _no_retracing_warnings():
+def no_retracing_warnings():
     """Hides TensorFlow's warning about repeated tracing: each run traces its own functions."""
 
     def is_other(record):
@@ -195,8 +195,16 @@ def _row(trial, experiment, workdir):
     }
 
 
-def _train(experiment, workdir, strategy):
-    """Returns the last evaluation of a run by name, or {"failed": the reason}."""
+def train_once(experiment, workdir, strategy) -> dict:
+    """Trains one run of several in this process.
+
+    Returns:
+        The metrics of its last evaluation by name, or {"failed": the reason} after a loss that is
+        not finite.
+
+    Raises:
+        As `train`.
+    """
     try:
         last = train(experiment, workdir, strategy)
     except NonFiniteError as error:
@@ -246,7 +254,7 @@ def _read_results(plan, trials, path) -> dict:
         now = {row["workdir"]: row for row in trials}
         for row in record["trials"]:
             _check_known(row, now.get(row["workdir"]), path)
-        if not all(_is_result(row["result"]) for row in rows.values()):
+        if not all(is_result(row["result"]) for row in rows.values()):
             raise TypeError
     except (AttributeError, KeyError, TypeError):
         raise UserError(f"{file} is damaged. Restore it, or choose another --workdir.") from None
@@ -267,8 +275,8 @@ def _check_known(before, now, path):
         )
 
 
-def _is_result(result):
-    """Whether a value of `sweep.json` is None, a reason of a failure, or metrics."""
+def is_result(result) -> bool:
+    """Whether a value that was read is a result of `train_once`, or None."""
     if result is None or (isinstance(result, dict) and isinstance(result.get("failed"), str)):
         return True
     return all(type(value) in (int, float) for value in result.values()) and "loss" in result

@@ -100,7 +100,12 @@ def make_plan(experiment, grid, hold_out, seeds, replicas, assigned=()) -> Plan:
     """
     if not 0 < hold_out < 1:
         raise UserError(f"--hold_out must be above 0 and below 1. Received: {hold_out}.")
-    fields = _parse_grid(grid)
+    if not grid:
+        raise UserError(
+            "--grid is missing. Name a field and its values, such as "
+            "--grid optimizer.learning_rate=0.003,0.01,0.03."
+        )
+    fields = parse_grid(grid)
     base = dataclasses.replace(experiment, data=choose_splits(experiment.data))
     if base.data.eval_split is None:
         raise UserError(
@@ -121,7 +126,7 @@ def make_plan(experiment, grid, hold_out, seeds, replicas, assigned=()) -> Plan:
         pairs = map("=".join, zip(fields, texts, strict=True))
         assignments = Assignments.parse(pairs, "--grid")
         trial, notes = assignments.apply(base, assigned)
-        values = {path: _value(trial, path) for path in fields}
+        values = {path: value_at(trial, path) for path in fields}
         _check_balance(trial)
         # Without the held-out part, an epoch has fewer steps.
         whole, tuning = (
@@ -140,24 +145,26 @@ def make_plan(experiment, grid, hold_out, seeds, replicas, assigned=()) -> Plan:
         data = dataclasses.replace(trial.data, train_split=rest, eval_split=held)
         trials.append(
             Trial(
-                name=_folder_name(values),
+                name=folder_name(values),
                 values=values,
                 tuning=dataclasses.replace(tuning.experiment, data=data),
                 whole=whole.experiment,
                 flops=whole.sizes.training_flops,
             )
         )
-    _refuse_twins(trials)
+    refuse_twins(trials)
     return Plan(base=base, hold_out=hold_out, seeds=seeds, trials=tuple(trials))
 
 
-def _parse_grid(grid):
-    """Returns the texts of the values to try, by path."""
-    if not grid:
-        raise UserError(
-            "--grid is missing. Name a field and its values, such as "
-            "--grid optimizer.learning_rate=0.003,0.01,0.03."
-        )
+def parse_grid(grid) -> dict[str, list[str]]:
+    """Returns the texts of the values to try, by path.
+
+    Args:
+        grid: as for `make_plan`.
+
+    Raises:
+        UserError: for another form, or a field that must be the same in all trials.
+    """
     fields = {}
     for text in grid:
         path, _, values = text.partition("=")
@@ -222,15 +229,16 @@ def _check_balance(trial):
         )
 
 
-def _value(experiment, path):
-    """The value of a field as in config.json; None for a model field with the variant's value."""
+def value_at(experiment, path):
+    """Returns the value of a field as in config.json; None for a model field that has no own."""
     value = experiment.to_dict()
     for name in path.split("."):
         value = (value or {}).get(name)
     return value
 
 
-def _folder_name(values):
+def folder_name(values) -> str:
+    """Returns the name of the folder of a trial: its values by path, as a name that is allowed."""
     name = ",".join(f"{path}={value_text(value)}" for path, value in values.items())
     plain = re.sub(r"[^\w.,=+-]", "_", name, flags=re.ASCII)
     if plain == name and len(name) <= _LONGEST_NAME:
@@ -239,7 +247,8 @@ def _folder_name(values):
     return f"{plain[:_LONGEST_NAME]}-{zlib.crc32(name.encode()):08x}"
 
 
-def _refuse_twins(trials):
+def refuse_twins(trials):
+    """Raises `UserError` if two trials have the same name."""
     seen = set()
     for trial in trials:
         if trial.name in seen:

@@ -71,14 +71,19 @@ def text(record) -> str:
         ]
         for row in record["trials"]
     ]
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in [header, *rows]
-    ]
+    lines = aligned([header, *rows])
     if picked:
         lines.append(f"* picked: highest {metric}, then lowest loss, then first")
     return "\n".join([*lines, *_conclusion(record, metric)])
+
+
+def aligned(rows) -> list[str]:
+    """Returns a line for each row of cells, whose columns begin at the same place."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
 
 
 def csv_bytes(record) -> bytes:

@@ -182,8 +182,7 @@ class DataSource:
         """Returns data set, split and meaning of the ids, as a dictionary that JSON can hold."""
         # Without these fields for usual labels, the manifests of earlier runs stay the same.
         kind = {"multi_label": True} if self.multi_label else {}
-        if self.label_rule is not None:
-            kind["label_rule"] = self.label_rule
+        rule = {} if self.label_rule is None else {"label_rule": self.label_rule}
         return {
             "data_set": self.name,
             "version": self.version,
@@ -191,6 +190,7 @@ class DataSource:
             "num_examples": self.num_examples,
             "labels": list(self.labels),
             **kind,
+            **rule,
             "id": self.id_rule,
             "parts": [split_range._asdict() for split_range in self._split_ranges],
         }

@@ -199,14 +199,20 @@ def _is_folder(name, data_dir, file=""):
 
 def not_prepared_error(name, builder):
     """Returns the `MissingDataError` for a data set without prepared files, with the fix."""
-    bare, pinned, _ = name.partition(":")
-    versioned = f"{bare}:{builder.version}" if pinned else bare
+    bare = name.partition(":")[0]
     message = (
         f"The data set {name!r} is not prepared: there is no {builder.data_dir}/dataset_info.json. "
         f"Copy its prepared files into that folder (dataset_info.json, features.json, the record "
         f"files), set data.data_dir to the folder that has {bare}, or prepare it where there is a "
-        f"network: tfds build {versioned} --data_dir={builder.data_dir_root}"
+        f"network: "
     )
+    if builder.version == builder.canonical_version:
+        message += f"tfds build {bare} --data_dir={builder.data_dir_root}"
+    else:
+        message += (
+            f"an older TFDS does, where TFDS {tfds.__version__} prepares only version "
+            f"{builder.canonical_version}"
+        )
     if builder.MANUAL_DOWNLOAD_INSTRUCTIONS:
         message += f" (after the manual download of tensorflow.org/datasets/catalog/{builder.name})"
     versions = _sorted_versions(_versions_in(builder.data_path.parent))

@@ -184,7 +184,8 @@ def _fetch(builder, split, image, rule, title):
 def _as_lists(values):
     """A batch of a feature as in `tf.train.Example`: all values in a row, ragged `[n, None]`."""
     if isinstance(values, tf.Tensor):
-        values = tf.RaggedTensor.from_tensor(tf.reshape(values, [tf.shape(values)[0], -1]))
+        rows = tf.reshape(values, [tf.shape(values)[0], -1])
+        return tf.RaggedTensor.from_tensor(rows)  # pyright: ignore[reportAttributeAccessIssue]
     return values.merge_dims(1, -1) if values.shape.rank > 2 else values
 
 

@@ -253,9 +253,9 @@ def test_bit_is_the_hyper_rule(name, size, length):
 
 
 def test_the_hyper_rule_changes_at_its_limits():
-    def rule(images, side):
+    def rule(images, side, model="BiT-R50x1"):
         recipe = bit.hyper_rule(
-            model="BiT-R50x1",
+            model=model,
             weights="a.npz",
             dataset="folder:a",
             eval_split="test",
@@ -268,6 +268,8 @@ def test_the_hyper_rule_changes_at_its_limits():
     assert rule(20_000, 96) == (10_000, 384)
     assert rule(499_999, 96) == (10_000, 384)
     assert rule(500_000, 95) == (20_000, 128)
+    large = PUBLISHED["bit_hyper_rule"]["larger_R152x4"]["crop"]
+    assert rule(500, 96, "BiT-R152x4") == (500, large) != rule(500, 95, "BiT-R152x4")
 
 
 def test_sgd_of_table_7():

@@ -22,7 +22,7 @@ def image(key, shape=(8, 8, 3)):
 
 def key_of(pixels):
     """The key that an image of `image` says."""
-    return int(round(float(np.mean(pixels)) / 20))
+    return round(float(np.mean(pixels)) / 20)
 
 
 def _clevr(key):
@@ -137,18 +137,21 @@ def prepare(name, folder, examples=None, version=None, splits=("train",)):
     """Prepares a TFDS data set from hand-made examples, with its own code and features.
 
     Args:
-        name: `name[/config][:version]`.
+        name: `name[/config]`.
         folder: folder of prepared data sets.
-        examples: function from a key 0 .. COUNT - 1 to an example; None takes `EXAMPLES`.
+        examples: function from a key 0, 1, ... to an example; None takes `EXAMPLES`.
         version: a version that this TFDS no longer prepares.
-        splits: names of the splits, which have the same examples.
+        splits: names of the splits, which have the same COUNT examples; or name -> their number.
     """
     tfds.disable_progress_bar()
-    code = tfds.builder_cls(name.partition("/")[0].partition(":")[0])
+    code = tfds.builder_cls(name.partition("/")[0])
     examples = examples or EXAMPLES[code.name]
 
     def generate(*_, **__):
-        return {split: [(key, examples(key)) for key in range(COUNT)] for split in splits}
+        counts = splits if isinstance(splits, dict) else dict.fromkeys(splits, COUNT)
+        return {
+            split: [(key, examples(key)) for key in range(count)] for split, count in counts.items()
+        }
 
     changed = {"_split_generators": generate}
     if version:

@@ -1,5 +1,6 @@
 """The numbers of the paper: against the printed tables and against each other."""
 
+import json
 import statistics
 
 import pytest
@@ -7,7 +8,26 @@ import pytest
 import vit_tf
 from pipelines.evaluation.vtab import GROUPS, vtab_score
 from pipelines.studies.paper_results import comparison, paper_value, paper_values, pretraining_of
+from tests.conftest import GOLDEN
 
+PUBLISHED = json.loads((GOLDEN / "recipes.json").read_text())
+_DATA = {
+    "ImageNet": "imagenet",
+    "ImageNet ReaL": "real",
+    "CIFAR-10": "cifar10",
+    "CIFAR-100": "cifar100",
+    "Oxford-IIIT Pets": "pets",
+    "Oxford Flowers-102": "flowers",
+    "VTAB (19 tasks)": "vtab",
+    "Pets": "pets",
+    "Flowers": "flowers",
+}
+_COLUMNS = {
+    "ViT-H/14 JFT": ("ViT-H/14", "JFT-300M"),
+    "ViT-L/16 JFT": ("ViT-L/16", "JFT-300M"),
+    "ViT-L/16 I21k": ("ViT-L/16", "ImageNet-21k"),
+    "BiT-L R152x4": ("BiT-R152x4", "JFT-300M"),
+}
 _VTAB = [("ViT-H/14", "JFT-300M"), ("ViT-L/16", "JFT-300M"), ("ViT-L/16", "ImageNet-21k")]
 
 
@@ -28,6 +48,45 @@ def test_numbers_are_those_of_the_tables(table, model, data, pretraining, percen
     value = paper_value(table, model, data, pretraining)
     assert (value.percent, value.deviation) == (percent, deviation)
     assert value in paper_values(data) and value in paper_values(data, model)
+
+
+def _of_table(table):
+    return [
+        x for data in dict.fromkeys(_DATA.values()) for x in paper_values(data) if x.table == table
+    ]
+
+
+def test_tables_2_5_and_6_are_complete():
+    """Against the copies of the tables that the tests of recipes read."""
+    expected = {
+        (*_COLUMNS[column], _DATA[row]): tuple(cell)
+        for row, cells in PUBLISHED["table_2"]["rows"].items()
+        for column, cell in zip(PUBLISHED["table_2"]["columns"], cells, strict=True)
+        if column in _COLUMNS and row in _DATA
+    }
+    found = _of_table("2")
+    assert {(x.model, x.pretraining, x.data): (x.percent, x.deviation) for x in found} == expected
+    assert len(found) == len(expected) == 28
+    expected = {
+        (model, pretraining, _DATA[row]): percent
+        for pretraining, rows in PUBLISHED["table_5"]["rows"].items()
+        for row, cells in rows.items()
+        for model, percent in zip(PUBLISHED["table_5"]["columns"], cells, strict=True)
+        if percent is not None
+    }
+    found = _of_table("5")
+    assert {(x.model, x.pretraining, x.data): x.percent for x in found} == expected
+    assert len(found) == len(expected) == 84
+    names = {"ResNet": "BiT-R", "R50x1+": "R50+"}
+    expected = []
+    for name, epochs, *cells, _ in PUBLISHED["table_6"]["rows"]:
+        for old, new in names.items():
+            name = name.replace(old, new)
+        for column, percent in zip(PUBLISHED["table_6"]["columns"][2:], cells, strict=False):
+            if not name.startswith("ViT"):
+                expected.append((name, _DATA[column], percent, f"{epochs} epochs of pre-training"))
+    found = [(x.model, x.data, x.percent, x.note) for x in _of_table("6")]
+    assert sorted(found) == sorted(expected) and len(found) == 72
 
 
 def test_a_number_that_a_table_does_not_have():

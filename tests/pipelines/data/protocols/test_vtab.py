@@ -112,7 +112,7 @@ def test_another_version_than_vtabs_is_said(tmp_path, logged):
         assert name("kitti_distance") == "kitti:3.3.0"
     line = "VTAB's KITTI-Dist reads kitti:3.1.0, but only 3.3.0 is prepared and read instead. "
     assert len(logged) == 1 and logged[0].startswith(line)
-    true_features.prepare("kitti:3.1.0", tmp_path)
+    true_features.prepare("kitti", tmp_path, version="3.1.0")
     assert name("kitti_distance") == "kitti:3.1.0"
     assert name("dsprites_location") == "dsprites:2.*.*"
     assert open_source(name("dsprites_location"), "train", tmp_path, "label_shape").version == (

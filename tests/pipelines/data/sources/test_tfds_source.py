@@ -376,8 +376,16 @@ def test_missing_version(tmp_path):
     message = _message("cifar10", "train", tmp_path)
     assert message.endswith("Prepared there: 3.0.0, 3.0.1; use cifar10:3.0.1")
     message = _message("cifar10:3.0.2", "train", tmp_path)
-    assert f"tfds build cifar10:3.0.2 --data_dir={tmp_path}" in message
+    assert f"tfds build cifar10 --data_dir={tmp_path}" in message
     assert message.endswith("use cifar10:3.0.1, whose examples can be others or in another order")
+
+
+def test_a_version_that_this_tfds_only_reads(tmp_path):
+    message = _message("kitti:3.1.0", "train", tmp_path)
+    assert f"no {tmp_path}/kitti/3.1.0/dataset_info.json" in message
+    assert (
+        f"an older TFDS does, where TFDS {tfds.__version__} prepares only version 3.3.0" in message
+    )
 
 
 def _pet(key):

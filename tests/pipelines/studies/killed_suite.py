@@ -1,0 +1,31 @@
+"""A suite whose data and trainings are replaced by quick ones, in a process that tests kill.
+
+Usage: python -m tests.pipelines.studies.killed_suite PATH SECONDS
+
+Each training holds the lock of its workdir and takes some seconds, as `train` does.
+"""
+
+import sys
+import time
+
+from pipelines.runs.lock import only_writer
+from pipelines.studies import suite, suite_plan, sweep
+from tests.pipelines.studies import suites
+from tests.pipelines.tiny import one_device
+
+
+def main(path, seconds):
+    trainings = suites.Trainings(path, suites.of_vtab)
+
+    def train(experiment, workdir, strategy):
+        with only_writer(workdir):
+            time.sleep(seconds)
+            return trainings(experiment, workdir, strategy)
+
+    suite_plan.open_source, sweep.train, suite._POLL = suites.Source, train, 0.05
+    plan = suites.plan_of("vtab", init_from=suites.L16, seeds=1)
+    suite.run(plan, path, one_device())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], float(sys.argv[2]))
