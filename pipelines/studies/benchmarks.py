@@ -183,7 +183,7 @@ def _note_size(source):
     if trained != size:
         _log.info(
             f"{source.name} was trained on images of {trained[0]} x {trained[1]} pixels; ObjectNet "
-            f"is read at {size[0]} x {size[1]}, for which its position embeddings are resized"
+            f"is read at {size[0]} x {size[1]}: position embeddings, if there are any, are resized"
         )
 
 
