@@ -1,12 +1,15 @@
 """Evaluates a model on a labeled data set."""
 
 import dataclasses
+import typing
 
 from absl import flags
 
 from pipelines.cli import command, request, shared_flags
 from pipelines.cli.output import print_json
 from pipelines.config.data import Data
+from pipelines.config.names import Benchmark
+from pipelines.errors import UserError
 
 DESCRIPTION = """Evaluates a model on data.eval_split; every example counts once.
 
@@ -16,6 +19,10 @@ a file that stores no preprocessing takes data.resize and the other fields of pr
 train.loss. The result has the throughput in images per second. --report DIR writes a page with the
 confusion matrix, numbers of each class, calibration and mistakes as pictures, and its numbers and
 the prediction for each image as files.
+
+--benchmark evaluates a model of ImageNet's classes by the protocol of the paper, and prints the
+result beside the paper's, with what differs. Data that are not there are named; none are
+downloaded.
 
 example: python -m pipelines.evaluate --model runs/pretrain-digits --set data.eval_split=validation
 """
@@ -37,6 +44,14 @@ def define(values):
     shared_flags.define_model(values)
     shared_flags.define_fused(values)
     shared_flags.define_json(values)
+    flags.DEFINE_enum(
+        "benchmark",
+        None,
+        typing.get_args(Benchmark),
+        "Evaluate on ImageNet's validation images, on the same with ReaL's lists of labels, or on "
+        "ObjectNet, as the paper does; data.name and data.data_dir say where they are.",
+        flag_values=values,
+    )
     flags.DEFINE_string(
         "label_map",
         None,
@@ -63,25 +78,62 @@ def define(values):
 
 def main(values, arguments):
     del arguments
-    from pipelines.data.sources.open import open_source
-    from pipelines.data.sources.splits import choose_splits
-    from pipelines.errors import UserError
-    from pipelines.evaluation.evaluate import evaluate
     from pipelines.stored_models import model_source
+    from pipelines.studies import benchmarks
 
+    for name in ("report", "label_map"):
+        if values.benchmark and getattr(values, name) is not None:
+            raise UserError(
+                f"--{name} has no meaning with --benchmark {values.benchmark}, which has its own "
+                "protocol. Leave one of them out."
+            )
     source = model_source.find(*request.model_path_and_weights(values), values.labels)
     opening = request.opening(values)
     fields = _DATA_FIELDS if source.has_preprocessing() else FIELDS
     reason = f"{source.name} is evaluated as it was trained"
-    experiment = request.experiment(values, source.workdir, fields, reason)
+    defaults = benchmarks.data_settings(values.benchmark) if values.benchmark else ()
+    experiment = request.experiment(values, source.workdir, fields, reason, defaults)
     strategy = request.strategy(values)
+    opening = dataclasses.replace(
+        opening,
+        assumed=experiment.data.preprocessing_fields(),
+        activation=experiment.train.loss,
+    )
+    if values.benchmark:
+        means = benchmarks.run(
+            values.benchmark,
+            source,
+            experiment.data,
+            strategy,
+            batch_size=experiment.train.batch_size,
+            opening=opening,
+            max_batches=values.max_batches,
+        )
+    else:
+        means = _evaluate(values, source, experiment, strategy, opening)
+    if values.json:
+        print_json(means)
+        return
+    means.pop("paper", None)
+    lines = means.pop("comparison", [])
+    for name, value in means.items():
+        whole = isinstance(value, int) or name == "images_per_second"
+        text = value if isinstance(value, str) else f"{value:,.0f}" if whole else f"{value:.4f}"
+        print(f"{name}: {text}")
+    for line in lines:
+        print(line)
+
+
+def _evaluate(values, source, experiment, strategy, opening):
+    """Evaluates on the data of the experiment."""
+    from pipelines.data.sources.open import open_source
+    from pipelines.data.sources.splits import choose_splits
+    from pipelines.evaluation.evaluate import evaluate
+
     data = choose_splits(experiment.data, training=False)
     if data.eval_split is None:
         raise UserError("data.eval_split is none: there is nothing to evaluate. Set it to a split.")
-    opening = dataclasses.replace(
-        opening, assumed=data.preprocessing_fields(), activation=experiment.train.loss
-    )
-    means = evaluate(
+    return evaluate(
         source,
         open_source(data.name, data.eval_split, data.data_dir, data.label),
         strategy,
@@ -92,12 +144,6 @@ def main(values, arguments):
         max_batches=values.max_batches,
         report=values.report,
     )
-    if values.json:
-        print_json(means)
-    else:
-        for name, value in means.items():
-            whole = isinstance(value, int) or name == "images_per_second"
-            print(f"{name}: {value:,.0f}" if whole else f"{name}: {value:.4f}")
 
 
 if __name__ == "__main__":

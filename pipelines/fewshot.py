@@ -63,8 +63,7 @@ def define(values):
 
 def main(values, arguments):
     del arguments
-    from pipelines.evaluation.few_shot import check_settings
-    from pipelines.evaluation.strength import Strength
+    from pipelines.evaluation.few_shot import Strength, check_settings
 
     shots = sorted(_numbers("shots", values.shots, int))
     l2 = _numbers("l2", values.l2, Strength.parse)

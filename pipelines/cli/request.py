@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 _NO_FOLDER = os.path.join(os.devnull, "new")
 
 
-def experiment(values, run=None, effective=None, reason=""):
+def experiment(values, run=None, effective=None, reason="", defaults=()):
     """The experiment that the shared flags describe.
 
     Args:
@@ -24,12 +24,13 @@ def experiment(values, run=None, effective=None, reason=""):
         run: as for `start`.
         effective: paths of the only fields that the command uses; None: it uses all.
         reason: why other fields have no effect, for the message.
+        defaults: assignments that hold unless `--set` has others, such as "data.name=imagenet2012".
 
     Raises:
         UserError: if an assignment is wrong or has no effect, or --experiment is given together
             with a run.
     """
-    assignments = Assignments.parse(values.set)
+    assignments = Assignments.parse([*defaults, *values.set])
     idle = [path for path in assignments.values if path not in (effective or assignments.values)]
     if idle:
         raise UserError(

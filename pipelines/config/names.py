@@ -7,6 +7,8 @@ SuiteName = Literal["vtab", "cifar10", "cifar100", "pets", "flowers"]
 Strategy = Literal["auto", "one_device", "mirrored", "tpu"]
 # Weights of a run: the newest, their moving average, or those with the best evaluation.
 Weights = Literal["final", "ema", "best"]
+# Evaluations of the paper that train nothing.
+Benchmark = Literal["imagenet", "real", "objectnet"]
 # Keras dtype policies.
 Dtype = Literal["float32", "mixed_bfloat16", "mixed_float16"]
 # dtype of the images in batches.

@@ -155,11 +155,13 @@ def eval_dataset(
     skips_bad_images=False,
     input_context=None,
     max_batches=0,
+    border=0,
 ):
     """Returns the dataset with every example once, in stored order; see `order.EvalBatches`.
 
     Padding is black images of weight 0, label 0 (multi-label: none) and id -1, so every replica
-    gets as many batches of the same shape.
+    gets as many batches of the same shape. Of every image, `border` pixels at each side are cut off
+    before the resize.
 
     Other args, return value and errors are as for `train_dataset`.
     """
@@ -168,7 +170,7 @@ def eval_dataset(
 
     def decode(image_bytes, seed):
         del seed  # nothing is random
-        return preprocessing(decode_image(image_bytes))
+        return preprocessing(_without_border(decode_image(image_bytes), border))
 
     examples = _encoded_examples(
         source, lambda: map(host_slice.select, batches.windows()), batch_size, seed=0
@@ -177,6 +179,15 @@ def eval_dataset(
     dataset = decode_batches(examples, decode, rows, preprocessing, skips_bad_images)
     count = len(batches) * host_slice.replicas
     return _in_order(dataset).apply(tf.data.experimental.assert_cardinality(count))
+
+
+def _without_border(image, width):
+    """An image `[h, w, 3]` without `width` pixels at each side; at least one pixel stays."""
+    if not width:
+        return image
+    rows, columns = tf.unstack(tf.minimum(width, (tf.shape(image)[:2] - 1) // 2))
+    size = tf.shape(image)
+    return image[rows : size[0] - rows, columns : size[1] - columns]
 
 
 def _encoded_examples(source, windows, batch_size, seed, mixing=None):

@@ -62,7 +62,7 @@ def evaluate(  # noqa: PLR0913 - the flags of the command
     losses.check_loss(examples, source.activation(opening))
     with strategy.scope():
         model, preprocessing, classes = source.open_model(opening)
-    _check_head(source.name, model.config)
+    check_head(source.name, model.config)
     columns, names = None, classes.labels or examples.labels
     if label_map is not None:
         columns = _read_columns(label_map, examples, classes.names(model.config.num_classes))
@@ -81,7 +81,7 @@ def evaluate(  # noqa: PLR0913 - the flags of the command
         task = Classification(loss=classes.activation, columns=columns)
         predictions = None if report is None else Predictions(classes.activation)
         evaluator = Evaluator(model, strategy, evaluation_data, task, predictions=predictions)
-        means = _timed(evaluator)
+        means = timed(evaluator)
     if predictions is not None:
         page = write_report(
             report,
@@ -96,8 +96,8 @@ def evaluate(  # noqa: PLR0913 - the flags of the command
     return means
 
 
-def _timed(evaluator):
-    """The result of an evaluation, with its throughput."""
+def timed(evaluator) -> dict:
+    """Runs an `Evaluator`; returns its result with its throughput, see `evaluate`."""
     begin = time.perf_counter()
     means = evaluator.run()
     end = time.perf_counter()
@@ -109,7 +109,8 @@ def _timed(evaluator):
     return means | {"images_per_second": images / (end - begin)}
 
 
-def _check_head(name, config):
+def check_head(name, config):
+    """Raises `UserError` if the model with this name and configuration classifies no images."""
     if not config.pooled:
         raise UserError(f"{name} is unpooled: it gives logits per patch, not per image.")
     if not config.num_classes:
@@ -130,7 +131,7 @@ def _read_columns(label_map, examples, model_names):
             "Name a class of the model for each."
         )
     if absent:
-        _log.info(f"{len(absent)} of {len(names)} classes are left out: {_first_labels(absent)}")
+        _log.info(f"{len(absent)} of {len(names)} classes are left out: {first_labels(absent)}")
     return columns
 
 
@@ -138,13 +139,14 @@ def _check_same_classes(name, classes, labels, examples):
     same = ((), examples.labels, words_of(examples.labels))  # ImageNet's folders are WordNet ids.
     if classes != examples.num_classes or labels not in same:
         raise UserError(
-            f"{name} was trained for {classes} classes ({_first_labels(labels)}), {examples.name} "
-            f"has {examples.num_classes} ({_first_labels(examples.labels)}). Choose the data set "
+            f"{name} was trained for {classes} classes ({first_labels(labels)}), {examples.name} "
+            f"has {examples.num_classes} ({first_labels(examples.labels)}). Choose the data set "
             "with --set data.name=..., name the model's class of each with --label_map FILE "
             "(--label_map wordnet for ImageNet and a published head), or fine-tune the model on "
             "this one."
         )
 
 
-def _first_labels(labels):
+def first_labels(labels):
+    """The names of the first classes, for messages."""
     return ", ".join(labels[:3]) + (", ..." if len(labels) > 3 else "") if labels else "unnamed"

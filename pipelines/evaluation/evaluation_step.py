@@ -33,6 +33,7 @@ class EvaluationData:
         batch_size: images per step over all replicas; rounded up to a multiple of their number.
         bad_images: leaves out images that cannot be read; None ends the evaluation at the first.
         max_batches: largest number of batches, spread evenly over the data; 0 takes all.
+        border: pixels at each side of an image that are cut off before it is resized.
         reads_labels: whether the task reads labels; then the scores of all images of a multi-label
             data set are collected.
 
@@ -45,6 +46,7 @@ class EvaluationData:
     batch_size: int
     bad_images: BadImages | None = None
     max_batches: int = 0
+    border: int = 0
     reads_labels: bool = True
 
     @property
@@ -76,6 +78,7 @@ class EvaluationData:
                 skips_bad_images=self.bad_images is not None,
                 input_context=context,
                 max_batches=self.max_batches,
+                border=self.border,
             )
         )
         return dataset, EvalBatches(self.source, batch_size, self.max_batches)

@@ -11,10 +11,14 @@ from pipelines.errors import UserError
 from pipelines.evaluation import feature_cache
 from pipelines.evaluation.evaluation_step import EvaluationData
 from pipelines.evaluation.features import FeatureExtractor, check_single_label
-from pipelines.evaluation.few_shot import check_features, check_shots, few_shot_grid
+from pipelines.evaluation.few_shot import (
+    Strength,
+    check_features,
+    check_shots,
+    few_shot_grid,
+)
 from pipelines.evaluation.linear_probe import linear_probe
 from pipelines.evaluation.neighbors import neighbor_accuracies
-from pipelines.evaluation.strength import Strength
 from pipelines.reports import charts, html_page
 from pipelines.runs.json_file import write_json
 from pipelines.stored_models.stored_model import AS_TRAINED

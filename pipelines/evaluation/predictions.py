@@ -63,8 +63,9 @@ class Predictions:
         labels, logits, ids = labels[kept], logits[kept].astype(np.float64), ids[kept]
         if not np.isfinite(logits).all():
             raise NonFiniteError(
-                "The model gives logits that are NaN or infinite, so there is no report. Do its "
-                "weights have such values? Evaluate an earlier checkpoint, or without --report."
+                "The model gives logits that are NaN or infinite, so there is no report, and no "
+                "result of a benchmark. Do its weights have such values? Evaluate an earlier "
+                "checkpoint, or without --report and --benchmark."
             )
         classes = _largest(logits, min(_TOP, logits.shape[1]))
         best = np.take_along_axis(logits, classes, axis=1)
@@ -88,6 +89,28 @@ class Predictions:
         else:
             labels = np.concatenate(labels).astype(np.int64)[order]
         return Predicted(ids[order], labels, classes[order], probabilities[order])
+
+
+def top_classes(logits, count):
+    """The most probable classes of each image, the most probable first.
+
+    Args:
+        logits: finite floats `[n, K]`; of equal ones the lower index is first, as in the metrics.
+        count: how many; all if there are fewer classes.
+
+    Returns:
+        int64 `[n, min(count, K)]`.
+
+    Raises:
+        ValueError: for another shape, or logits that are not finite.
+    """
+    logits = np.asarray(logits, np.float64)
+    if logits.ndim != 2 or not logits.shape[1] or not np.isfinite(logits).all():
+        raise ValueError(
+            f"Expected finite logits [n, K]. Received: shape {list(logits.shape)}, or NaN or "
+            "infinity."
+        )
+    return _largest(logits, min(count, logits.shape[1]))
 
 
 def _largest(values, count):

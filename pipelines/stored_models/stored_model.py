@@ -29,12 +29,15 @@ class Opening:
         packed: whether its weights are packed for inference, if `vit_tf.pack_model` covers it.
         assumed: fields of `vit_tf.Preprocessing` by name, for a file that stores none.
         activation: that of `vit_tf.Classes`, for such a file.
+        replaced: fields of `vit_tf.Preprocessing` by name that replace the stored ones. For another
+            `image_size` position embeddings are resized, as for fine-tuning.
     """
 
     dtype: str | None = None
     packed: bool = False
     assumed: dict[str, Any] = dataclasses.field(default_factory=dict)
     activation: str = "softmax"
+    replaced: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 AS_TRAINED = Opening()
@@ -114,6 +117,8 @@ class StoredModel:
             )
         with _user_errors():
             opened = self._open(opening)
+            if opening.replaced:
+                opened = self._prepared_otherwise(opened, opening.replaced)
         if self.labels:
             check_count(self.labels, opened.model.config.num_classes)
             classes = dataclasses.replace(opened.classes, labels=self.labels)
@@ -123,6 +128,17 @@ class StoredModel:
             opened = opened._replace(model=model)
             _log.info(f"packed: {coverage}")
         return opened
+
+    def _prepared_otherwise(self, opened, fields):
+        """A `LoadedModel` with other fields of its preprocessing."""
+        preprocessing = dataclasses.replace(opened.preprocessing, **fields)
+        model, size = opened.model, preprocessing.image_size
+        if size != model.config.image_size:
+            config = model.config.replace(image_size=size)
+            model = vit_tf.create_model(config, dtype=model.dtype_policy.name)
+            arrays = model_weights(opened.model, self.name, opened.preprocessing)
+            load_checkpoint(model, arrays, "keep", preprocessing=preprocessing)
+        return opened._replace(model=model, preprocessing=preprocessing)
 
     def load_into(self, model, head="reset", preprocessing=None) -> LoadReport:
         """Loads the weights into a model and resizes position embeddings.

@@ -39,7 +39,8 @@ def cross_entropy(labels, logits, loss, label_smoothing=0.0):
 def check_loss(source, loss):
     """Raises `DataError` if the labels of a `DataSource` do not fit `train.loss`."""
     if source.multi_label and loss == "softmax":
+        is_real = source.name == "imagenet2012_real"
         raise DataError(
             f"{source.name} has lists of labels per image, and softmax gives each image one label. "
-            f"Set train.loss=sigmoid."
+            f"{'Evaluate on ReaL with --benchmark real' if is_real else 'Set train.loss=sigmoid'}."
         )

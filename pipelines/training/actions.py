@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from pipelines.errors import NonFiniteError
 from pipelines.evaluation.evaluation_step import Evaluator
-from pipelines.evaluation.few_shot_monitor import FewShotMonitor
 from pipelines.reports.model_pictures import ModelPictures
 from pipelines.runs.strategies import is_tpu
 from pipelines.tasks.metrics import as_text, main_metric
+from pipelines.training.few_shot_monitor import FewShotMonitor
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
