@@ -61,7 +61,7 @@ def test_wheel_has_every_module_and_asset(tmp_path):
         for package in PACKAGES
         for path in (source / package).rglob("*")
         if path.is_file()
-        and (path.suffix in (".py", ".css", ".html", ".typed") or "assets" in path.parts)
+        and (path.suffix in (".py", ".css", ".html", ".json", ".typed") or "assets" in path.parts)
     }
     # The sources of the ops, which a rebuild needs; tests/custom_ops tests the built files.
     sources = ["sources.bzl", build_plan.sources()["EXPORTS"], *build_plan.source_files()]
