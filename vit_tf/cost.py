@@ -137,6 +137,18 @@ def state_bytes(
     return state | {"average": weights} if ema else state
 
 
+def standardized_bytes(model: Model) -> int:
+    """Bytes that a training step keeps of standardized kernels, in a BiT ResNet or a stem.
+
+    Each kernel is kept centered and standardized, in float32: the gradient reads both.
+    """
+    if _config_of(model).family == "axial_resnet":
+        return 0
+    costs = _costs(model).items()
+    parts = [cost for name, cost in costs if name.startswith(("stem", "root", "stage"))]
+    return 2 * FLOAT32 * sum(cost.parameters for cost in parts)
+
+
 def activation_bytes(
     model: Model, batch: int, dtype="float32", training: bool = True, compiled: bool = True
 ) -> int:

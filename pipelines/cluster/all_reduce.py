@@ -62,7 +62,7 @@ def groups_of(chip: Chip, chips) -> int:
     groups = math.ceil(chips / chip.linked_chips)
     if groups > 1 and chip.network_gb_per_s is None:
         raise UserError(
-            f"--chips={chips} of {chip.name} are more than the {chip.linked_chips:,} that its links "
+            f"--chips={chips} of {chip.name} are more than the {chip.linked_chips:,} that links "
             "join, and the rate of the network beyond them is not published. Take at most "
             f"{chip.linked_chips:,}, or a file with network_gb_per_s."
         )

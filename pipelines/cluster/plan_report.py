@@ -65,7 +65,7 @@ def plan_text(record) -> str:
     step, memory = record["step"], record["memory"]
     rows = [[f"  {name}", f"{size / 1e9:,.3f}"] for name, size in memory.items()]
     rows.append(["  together", f"{sum(memory.values()) / 1e9:,.3f}"])
-    flops = round(1e18 * record["exaflops"])
+    flops = round(1e18 * record["exaflops"] / record["steps"])
     sent = f"a chip sends {record['link_bytes'] / 1e9:,.3f} GB over its links"
     if record["network_bytes"]:
         sent += f" and {record['network_bytes'] / 1e9:,.3f} GB over the network"
@@ -89,8 +89,8 @@ def plan_text(record) -> str:
         [
             f"model: {record['model']}, {record['parameters']:,} parameters, "
             f"{with_prefix(record['macs'], 'MACs')} per image forward",
-            f"compute: {with_prefix(flops, 'FLOPs')}, {record['exaflops']:,.4g} exaFLOPs for all "
-            f"{record['steps']:,} steps",
+            f"compute: {with_prefix(flops, 'FLOPs')} per step, {record['exaflops']:,.4g} exaFLOPs "
+            f"for all {record['steps']:,} steps",
             f"memory of each device in GB, {images}:",
             *columns(rows),
             f"activations of {counted(record['images'], 'image')} in GB:",
@@ -246,6 +246,14 @@ def _largest(plan, config, chip, dtype):
     model = dataclasses.replace(plan.experiment.model, dtype=dtype)
     experiment = dataclasses.replace(plan.experiment, model=model)
     return largest_batch(experiment, config, chip, plan.assumptions)
+
+
+def _activation_rows(activations):
+    rows = [
+        [f"  model.recompute={name}", *(f"{size / 1e9:,.3f}" for size in sizes.values())]
+        for name, sizes in activations.items()
+    ]
+    return columns([["", *get_args(Dtype)], *rows])
 
 
 def _largest_rows(batches):

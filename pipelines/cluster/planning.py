@@ -13,7 +13,6 @@ from pipelines.cluster.chips import Chip
 from pipelines.config import Experiment
 from pipelines.errors import UserError, counted
 from pipelines.training.prepare import Sizes, check_step, sizes_of
-from vit_tf import cost
 from vit_tf.config import ModelConfig
 
 DAY = 86_400.0  # Seconds.
@@ -181,7 +180,9 @@ def _accumulating(experiment, steps):
 def _too_large(made, smaller):
     experiment, images = made.experiment, made.sizes.images
     fitting = largest_batch(experiment, made.config, made.chip, made.assumptions)
-    ways = [f"train.accumulate_steps={smaller.experiment.train.accumulate_steps}"] * bool(smaller)
+    ways = []
+    if smaller:
+        ways.append(f"train.accumulate_steps={smaller.experiment.train.accumulate_steps}")
     if getattr(made.config, "recompute", None) == "none":
         ways.append("model.recompute=blocks")
     if experiment.model.dtype == "float32":
@@ -203,9 +204,9 @@ def largest_batch(experiment, config, chip, assumptions) -> int:
         experiment, config, chip, assumptions: as for `Plan`.
     """
     usable = assumptions.usable_memory * chip.device_memory
-    state = sizes_of(experiment, config, 1, is_compiled(chip)).state_bytes
-    one = cost.activation_bytes(config, 1, experiment.model.dtype, compiled=is_compiled(chip))
-    return max(0, int((usable - state) // one))
+    sizes = sizes_of(experiment, config, 1, is_compiled(chip))
+    one = (sizes.activation_bytes + sizes.gradient_bytes) / sizes.images
+    return max(0, int((usable - sizes.state_bytes) / one))
 
 
 def is_compiled(chip) -> bool:

@@ -33,12 +33,15 @@ class Sizes:
         state: bytes on each device for any number of images, by part: weights, gradients and so on.
         images: number of images that a device processes at a time.
         activation_bytes: bytes of their activations, about.
+        gradient_bytes: bytes of the gradients of the largest layer's activations: those of its
+            inputs and outputs, as many as the layer itself takes.
     """
 
     training_flops: int
     state: dict[str, int]
     images: int
     activation_bytes: int
+    gradient_bytes: int
 
     @property
     def state_bytes(self) -> int:
@@ -47,8 +50,9 @@ class Sizes:
 
     @property
     def memory(self) -> dict[str, int]:
-        """Bytes on each device, by part: the state and the activations."""
-        return self.state | {"activations": self.activation_bytes}
+        """Bytes on each device, by part: the state, the activations and their gradients."""
+        gradients = {"gradients of activations": self.gradient_bytes}
+        return self.state | {"activations": self.activation_bytes} | gradients
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -98,16 +102,25 @@ def sizes_of(experiment, config, replicas, compiled=True) -> Sizes:
     state = cost.state_bytes(
         config, optimizer.name, train.ema_decay is not None, optimizer.momentum_dtype
     )
+    if optimizer.clip_norm is not None:
+        state["clipped gradients"] = state["gradients"]
     if train.accumulate_steps > 1:
         state["sum of gradients"] = state["gradients"]
+    if standardized := cost.standardized_bytes(config):
+        state["standardized kernels"] = standardized
     if dtype != "float32":
         # Keras casts every weight in every call, and gradients read the casts.
         state["weights in 16 bits"] = state["weights"] // 2
+    kept, live = (
+        cost.activation_bytes(config, images, dtype, training, compiled)
+        for training in (True, False)
+    )
     return Sizes(
         training_flops=2 * cost.training_macs(config) * train.batch_size * train.steps,
         state=state,
         images=images,
-        activation_bytes=cost.activation_bytes(config, images, dtype, compiled=compiled),
+        activation_bytes=kept,
+        gradient_bytes=live,
     )
 
 

@@ -77,6 +77,10 @@ def test_utilization_is_that_of_the_measurement_of_the_input():
             {"weights": 4, "gradients": 4, "optimizer": 8, "average": 4, "sum of gradients": 4},
         ),
         (
+            ["optimizer.clip_norm=1"],
+            {"weights": 4, "gradients": 4, "optimizer": 8, "clipped gradients": 4},
+        ),
+        (
             ["model.dtype=mixed_bfloat16"],
             {"weights": 4, "gradients": 4, "optimizer": 8, "weights in 16 bits": 2},
         ),
@@ -88,10 +92,20 @@ def test_memory_by_part(assignments, parts):
     made = planned("train.batch_size=512", *assignments)
     images = 16 // made.experiment.train.accumulate_steps
     dtype = made.experiment.model.dtype
-    activations = cost.activation_bytes(made.config, images, dtype, compiled=False)
+    kept = cost.activation_bytes(made.config, images, dtype, compiled=False)
+    live = cost.activation_bytes(made.config, images, dtype, training=False, compiled=False)
     expected = {name: size * B16 for name, size in parts.items()}
-    assert made.sizes.memory == expected | {"activations": activations}
-    assert made.needed_memory == activations + B16 * sum(parts.values())
+    expected |= {"activations": kept, "gradients of activations": live}
+    assert made.sizes.memory == expected
+    assert made.needed_memory == kept + live + B16 * sum(parts.values())
+
+
+def test_standardized_kernels_are_kept_twice():
+    """All convolutions of BiT and of a stem (docs/paper.md A.11); norms are below 1 %."""
+    body, stem = 23_500_352, 13_946_176
+    assert cost.standardized_bytes("BiT-R50x1") == pytest.approx(2 * 4 * body, rel=0.01)
+    assert cost.standardized_bytes("R26+ViT-S/32") == pytest.approx(2 * 4 * stem, rel=0.01)
+    assert cost.standardized_bytes("ViT-B/16") == cost.standardized_bytes("AxialResNet-26S") == 0
 
 
 @pytest.mark.parametrize("assumed", [{}, {"usable_memory": 0.5}])
@@ -139,7 +153,7 @@ def test_batch_norm_has_no_micro_batches():
     [
         ("v3", 3, r"--chips=3 of TPU v3, 6 devices, times train.accumulate_steps=1"),
         ("v100", 1, "NVIDIA V100 SXM2 32 GB has no peak for model.dtype=mixed_bfloat16"),
-        ("v3", 2048, "more than the 1,024 that its links join"),
+        ("v3", 2048, "more than the 1,024 that links join"),
     ],
 )
 def test_chips_that_do_not_fit_the_run(chip, chips, message):
@@ -170,7 +184,9 @@ def test_assumptions_that_make_no_sense(values, message):
 @pytest.mark.parametrize("model", ["ViT-S/16", "R26+ViT-S/32", "BiT-R50x1"])
 def test_memory_is_that_of_a_real_run(model, tmp_path):
     """The peak that two steps of 16 images add to the built model, in a process of its own."""
-    result = run_module("tests.pipelines.programs.training_peak", model, 16, cwd=tmp_path, cold=True)
+    result = run_module(
+        "tests.pipelines.programs.training_peak", model, 16, cwd=tmp_path, cold=True
+    )
     assert result.returncode == 0, result.stderr
     found = json.loads(result.stdout.splitlines()[-1])
     assert found["planned"] == pytest.approx(found["measured"], rel=PLANNED_MEMORY), found
