@@ -140,9 +140,10 @@ def state_bytes(
 def standardized_bytes(model: Model) -> int:
     """Bytes that a training step keeps of standardized kernels, in a BiT ResNet or a stem.
 
-    Each kernel is kept centered and standardized, in float32: the gradient reads both.
+    Each kernel is kept centered and standardized, in float32: the gradient reads both. Norms and
+    layers that take the place of convolutions are counted with them.
     """
-    if _config_of(model).family == "axial_resnet":
+    if _config_of(model).family == "axial_resnet":  # Its kernels are not standardized.
         return 0
     costs = _costs(model).items()
     parts = [cost for name, cost in costs if name.startswith(("stem", "root", "stage"))]
