@@ -1,4 +1,4 @@
-"""The paper's costs: the rows of docs/paper.md, and the formula by hand."""
+"""The paper's costs: the rows of docs/paper.md L.3 and L.4, and the formula by hand."""
 
 import pytest
 
