@@ -37,9 +37,10 @@ GROUPS = {
             "pipelines/optimization/",
             "pipelines/runs/",
             "pipelines/tasks/",
+            "pipelines/cluster/",
             "vit_tf/models/",
         ),
-        *("tests/pipelines/training/", "tests/pipelines/optimization/"),
+        *("tests/pipelines/training/", "tests/pipelines/optimization/", "tests/pipelines/cluster/"),
         *("tests/pipelines/test_families.py", "tests/pipelines/test_switches.py"),
     ),
     # The memory of the inspection of a large model.

@@ -17,6 +17,7 @@ PAGES = {
     "docs/inspect.md": {},
     "docs/models.md": {},
     "docs/ops.md": {},
+    "docs/scaling.md": {},
     "docs/serving.md": {"photo.jpg": _PHOTO},
     "docs/training.md": {},
 }

@@ -49,6 +49,10 @@ def assert_close(actual, expected, dtype, kind, magnitude=0.0):
     assert error <= bound, f"{kind} in {dtype}: error {error:.3g} exceeds {bound:.3g}"
 
 
+# Planned memory of a training step, as a part of the measured one.
+PLANNED_MEMORY = 0.25
+
+
 # Golden values are float32 results of other code. Some gradients are zero in exact arithmetic, so
 # the tolerance also depends on the largest gradient of the model.
 GOLDEN_RELATIVE = 1e-5

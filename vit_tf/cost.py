@@ -22,9 +22,8 @@ if TYPE_CHECKING:
 
 # Bytes of a number.
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-# Bytes of a parameter in training: weight and gradient, and the optimizer's other numbers in
-# float32. Its momentum comes on top.
-_TRAINING_BYTES = {"sgd": 8, "adamw": 12}
+# Bytes of a parameter that an optimizer keeps beside the momentum.
+_OPTIMIZER_BYTES = {"sgd": 0, "adamw": FLOAT32}
 
 
 def parameters(model: Model) -> int:
@@ -96,9 +95,19 @@ def training_bytes(
     ema: bool = False,
     momentum_dtype: str = "float32",
 ) -> int:
-    """Bytes of one replica's weights, gradients and optimizer (docs/paper.md L.1).
+    """Bytes of one replica's weights, gradients and optimizer: the sum of `state_bytes`."""
+    return sum(state_bytes(model, optimizer, ema, momentum_dtype).values())
 
-    All are float32, except the momentum.
+
+def state_bytes(
+    model: Model,
+    optimizer: str = "adamw",
+    ema: bool = False,
+    momentum_dtype: str = "float32",
+) -> dict[str, int]:
+    """Memory that one replica's training takes for any batch (docs/paper.md L.1), by part.
+
+    All numbers are float32, except the momentum.
 
     Not counted: activations (see `activation_bytes`), and second copies of the gradients, as in
     gradient accumulation or an all-reduce.
@@ -109,19 +118,36 @@ def training_bytes(
         ema: whether an exponential moving average of the weights is kept.
         momentum_dtype: of sgd's velocity or adamw's mean of the gradients, "float32" or "bfloat16".
 
+    Returns:
+        Bytes of "weights", "gradients", "optimizer" and, with `ema`, "average".
+
     Raises:
         ValueError: if `optimizer` or `momentum_dtype` is another name.
     """
-    if optimizer not in _TRAINING_BYTES:
+    if optimizer not in _OPTIMIZER_BYTES:
         raise ValueError(
-            f"optimizer must be one of {', '.join(_TRAINING_BYTES)}. Received: {optimizer!r}."
+            f"optimizer must be one of {', '.join(_OPTIMIZER_BYTES)}. Received: {optimizer!r}."
         )
     if momentum_dtype not in ("float32", "bfloat16"):
         raise ValueError(
             f"momentum_dtype must be float32 or bfloat16. Received: {momentum_dtype!r}."
         )
-    momentum = _bytes_of(momentum_dtype)
-    return (_TRAINING_BYTES[optimizer] + momentum + FLOAT32 * bool(ema)) * parameters(model)
+    weights, slots = weight_bytes(model), _bytes_of(momentum_dtype) + _OPTIMIZER_BYTES[optimizer]
+    state = {"weights": weights, "gradients": weights, "optimizer": slots * parameters(model)}
+    return state | {"average": weights} if ema else state
+
+
+def standardized_bytes(model: Model) -> int:
+    """Bytes that a training step keeps of standardized kernels, in a BiT ResNet or a stem.
+
+    Each kernel is kept centered and standardized, in float32: the gradient reads both. Norms and
+    layers that take the place of convolutions are counted with them.
+    """
+    if _config_of(model).family == "axial_resnet":  # Its kernels are not standardized.
+        return 0
+    costs = _costs(model).items()
+    parts = [cost for name, cost in costs if name.startswith(("stem", "root", "stage"))]
+    return 2 * FLOAT32 * sum(cost.parameters for cost in parts)
 
 
 def activation_bytes(

@@ -260,7 +260,7 @@ def _attention(dtype):
     found += [case(2, 65, 3, size, scale=scale) for size in (16, 80) for scale in (0.1, 0.37)]
     found += [case(2, 33, 3, size, form="large") for size in (12, 64)]
     found += [case(0, 9, 3, 64, (3, 9, 9)), case(2, 0, 3, 64)]
-        # More tiles than multiprocessors, lines that fit the shared memory of a block and longer ones.
+    # More tiles than multiprocessors, lines that fit the shared memory of a block and longer ones.
     found += [case(5, 577, 3, size) for size in (64, 80)]
     found += [case(20, 197, 6, 64), case(4, 1025, 8, 80)]
     return found + [case(1, 1025, 1, 80), case(1, 1370, 1, 64), case(1, 1370, 1, 80, (1370, 1))]

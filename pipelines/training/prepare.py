@@ -13,7 +13,7 @@ from pipelines.config.epochs import with_steps
 from pipelines.data.file_scan import scan
 from pipelines.data.sources.splits import with_splits
 from pipelines.data.sources.subset import balanced_loss
-from pipelines.errors import DataError, MissingDataError, UserError
+from pipelines.errors import DataError, MissingDataError, UserError, counted
 from pipelines.runs import checkpoints
 from pipelines.runs.strategies import is_tpu
 from pipelines.tasks.losses import check_loss
@@ -30,15 +30,29 @@ class Sizes:
 
     Attributes:
         training_flops: FLOPs of all steps: 2 for each multiply-add.
-        state_bytes: bytes of weights, gradients and optimizer on each device.
+        state: bytes on each device for any number of images, by part: weights, gradients and so on.
         images: number of images that a device processes at a time.
         activation_bytes: bytes of their activations, about.
+        gradient_bytes: bytes of the gradients of the largest layer's activations: those of its
+            inputs and outputs, as many as the layer itself takes.
     """
 
     training_flops: int
-    state_bytes: int
+    state: dict[str, int]
     images: int
     activation_bytes: int
+    gradient_bytes: int
+
+    @property
+    def state_bytes(self) -> int:
+        """The sum of `state`."""
+        return sum(self.state.values())
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """Bytes on each device, by part: the state, the activations and their gradients."""
+        gradients = {"gradients of activations": self.gradient_bytes}
+        return self.state | {"activations": self.activation_bytes} | gradients
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -71,17 +85,43 @@ class PreparedRun:
     @functools.cached_property
     def sizes(self) -> Sizes:
         """Its computation and memory."""
-        config, experiment = self.model_config, self.experiment
-        train, optimizer = experiment.train, experiment.optimizer
-        images = train.batch_size // (self.replicas * train.accumulate_steps)
-        return Sizes(
-            training_flops=2 * cost.training_macs(config) * train.batch_size * train.steps,
-            state_bytes=cost.training_bytes(
-                config, optimizer.name, train.ema_decay is not None, optimizer.momentum_dtype
-            ),
-            images=images,
-            activation_bytes=cost.activation_bytes(config, images, experiment.model.dtype),
-        )
+        return sizes_of(self.experiment, self.model_config, self.replicas)
+
+
+def sizes_of(experiment, config, replicas, compiled=True) -> Sizes:
+    """The computation and memory of a run, whose batch the replicas share in whole images.
+
+    Args:
+        experiment: the `Experiment`; its length is in steps.
+        config: configuration of its model.
+        replicas: number of replicas that share a batch.
+        compiled: whether the compiled attention runs; see `vit_tf.cost.activation_bytes`.
+    """
+    train, optimizer, dtype = experiment.train, experiment.optimizer, experiment.model.dtype
+    images = train.batch_size // (replicas * train.accumulate_steps)
+    state = cost.state_bytes(
+        config, optimizer.name, train.ema_decay is not None, optimizer.momentum_dtype
+    )
+    if optimizer.clip_norm is not None:
+        state["clipped gradients"] = state["gradients"]
+    if train.accumulate_steps > 1:
+        state["sum of gradients"] = state["gradients"]
+    if standardized := cost.standardized_bytes(config):
+        state["standardized kernels"] = standardized
+    if dtype != "float32":
+        # Keras casts every weight in every call, and gradients read the casts.
+        state["weights in 16 bits"] = state["weights"] // 2
+    kept, live = (
+        cost.activation_bytes(config, images, dtype, training, compiled)
+        for training in (True, False)
+    )
+    return Sizes(
+        training_flops=2 * cost.training_macs(config) * train.batch_size * train.steps,
+        state=state,
+        images=images,
+        activation_bytes=kept,
+        gradient_bytes=live,
+    )
 
 
 def prepare(experiment, run, strategy, request=Request(), keeps_data_errors=False) -> PreparedRun:
@@ -191,11 +231,21 @@ def resolve(experiment, source, replicas, on_tpu=False, assigned=(), images=None
 
 
 def check_input(settings, model_config, replicas, on_tpu=False):
-    """Raises `UserError` if the model cannot be trained with these settings."""
+    """Raises `UserError` if the model cannot be trained with these settings on this machine."""
     try:
         check_memory(model_config)
     except ValueError as error:
         raise UserError(str(error)) from None
+    check_step(settings, model_config, replicas, on_tpu, counted(replicas, "replica"))
+    if settings.jit_compile and not dispatch.supports_jit():
+        raise UserError(
+            "train.jit_compile=true cannot compile the ops that VIT_OPS=compiled asks for, since "
+            "the library for XLA does not load. Set VIT_OPS=auto, or train.jit_compile=false."
+        )
+
+
+def check_step(settings, model_config, replicas, on_tpu, shown):
+    """Raises `UserError` if replicas, named `shown`, cannot take a step with these settings."""
     if settings.jit_compile and on_tpu:
         raise UserError(
             "train.jit_compile=true is for CPUs and GPUs: a TPU compiles every step anyway, and "
@@ -205,7 +255,7 @@ def check_input(settings, model_config, replicas, on_tpu=False):
     if settings.batch_size % micro_batches:
         raise UserError(
             f"train.batch_size={settings.batch_size} is not a multiple of {micro_batches}: "
-            f"{replicas} replicas times train.accumulate_steps={settings.accumulate_steps}."
+            f"{shown} times train.accumulate_steps={settings.accumulate_steps}."
         )
     if settings.accumulate_steps > 1 and model_config.uses_batch_statistics:
         raise UserError(
@@ -217,11 +267,6 @@ def check_input(settings, model_config, replicas, on_tpu=False):
         raise UserError(
             f"train.jit_compile=true compiles the step of one device, but there are {replicas} "
             "replicas. Use --strategy=one_device, or train.jit_compile=false."
-        )
-    if settings.jit_compile and not dispatch.supports_jit():
-        raise UserError(
-            "train.jit_compile=true cannot compile the ops that VIT_OPS=compiled asks for, since "
-            "the library for XLA does not load. Set VIT_OPS=auto, or train.jit_compile=false."
         )
     if not model_config.pooled:
         raise UserError(

@@ -81,6 +81,7 @@ TAKEN = {
     "convert": set(),
     "batch": {"experiment", "workdir", "set"},
     "make_tfrecords": {"experiment", "set"},
+    "plan": {"experiment", "set"},
     "demo": {"workdir", "set", "strategy", "logical_cpus", "tpu", "zone", "project"},
 }
 

@@ -187,7 +187,7 @@ def at_most(lines):
 
 FUNCTIONS = (
     *(cost.parameters, cost.arrays, cost.macs, cost.macs_by_part, cost.training_macs),
-    *(cost.weight_bytes, cost.training_bytes),
+    *(cost.weight_bytes, cost.training_bytes, cost.state_bytes),
     lambda model: cost.exaflops(model, epochs=7, images=1_000_000),
     lambda model: cost.activation_bytes(model, batch=3),
 )
@@ -356,5 +356,9 @@ def test_training_bytes_are_those_of_the_optimizers():
         assert cost.training_bytes(config, name, ema=True) == expected + 4 * numbers
         rounded = cost.training_bytes(config, name, momentum_dtype="bfloat16")
         assert rounded == expected - 2 * numbers
+        slots = 4 * len(optimizer.slot_names) * numbers
+        state = {"weights": 4 * numbers, "gradients": 4 * numbers, "optimizer": slots}
+        assert cost.state_bytes(config, name) == state
+        assert cost.state_bytes(config, name, ema=True) == state | {"average": 4 * numbers}
     with pytest.raises(ValueError, match="sgd, adamw. Received: 'lion'"):
         cost.training_bytes(config, "lion")

@@ -1,0 +1,1 @@
+"""Many machines: plans what a run takes of them."""

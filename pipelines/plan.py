@@ -1,0 +1,179 @@
+"""Computes what training takes of chips, without running anything on them."""
+
+import logging
+
+from absl import flags
+
+from pipelines.cli import command, request, shared_flags
+from pipelines.cli.output import print_json
+from pipelines.cluster.assumptions import Assumptions
+from pipelines.errors import UserError
+
+DESCRIPTION = """Computes the memory, the largest batch, the communication, the time and the cost of
+a run on a number of chips; nothing runs on them, and the data need not be on this machine.
+
+Several numbers of --chips print the time of a step for each of them. --paper prints the costs that
+the paper states beside those of the formula. docs/scaling.md describes the models behind the
+numbers and what they assume.
+
+example: python -m pipelines.plan --experiment jft_vit_l16 --chip v4 --chips 8,64,512
+"""
+
+SHARED_FLAGS = ("experiment", "set")
+
+_log = logging.getLogger(__name__)
+
+_ASSUMED = {
+    "utilization": "Part of the chips' peak that is reached.",
+    "link_utilization": "Part of the rates of links and network that is reached.",
+    "usable_memory": "Part of the memory that may be filled.",
+    "message_us": "Latency of a message between chips, in microseconds.",
+    "storage_gb_per_s": "Rate at which a checkpoint is written, in 1e9 bytes per second.",
+    "input_rate": "Images per second that each host delivers; by default as many as are needed.",
+}
+_RUN_FLAGS = (
+    *("experiment", "config", "set", "chip", "chips", "price", "images", "classes", "throughput"),
+    *_ASSUMED,
+)
+
+
+def define(values):
+    own = {"flag_values": values}
+    flags.DEFINE_string(
+        "chip",
+        "v3",
+        "TPU v3, v4, v5e, v5p or v6e, GPU v100, a100, h100 or h200, or a JSON file with a chip.",
+        **own,
+    )
+    flags.DEFINE_string("chips", "8", "Number of chips, or several with commas.", **own)
+    flags.DEFINE_float("price", None, "Price of one chip for an hour.", **own)
+    flags.DEFINE_integer(
+        "images", None, "Number of training images, if they are elsewhere.", lower_bound=1, **own
+    )
+    flags.DEFINE_integer(
+        "classes", None, "Number of classes, if the data are elsewhere.", lower_bound=1, **own
+    )
+    for name, text in _ASSUMED.items():
+        flags.DEFINE_float(name, getattr(Assumptions, name), text, **own)
+    flags.DEFINE_float(
+        "throughput",
+        None,
+        "Measure --input_rate on this machine and its data, for this many seconds.",
+        **own,
+    )
+    flags.DEFINE_bool("paper", False, "Print the paper's costs instead.", **own)
+    shared_flags.define_json(values)
+
+
+def main(values, arguments):
+    del arguments
+    from pipelines.cluster import plan_report
+    from pipelines.cluster.paper_costs import paper_costs
+
+    if values.paper:
+        for name in _RUN_FLAGS:
+            if values[name].present:
+                raise UserError(f"--paper plans no run. Leave out --{name}, or --paper.")
+        result, text = paper_costs(), plan_report.paper_text
+    else:
+        result, text = _plan(values)
+    if values.json:
+        print_json(result)
+    else:
+        print(text(result))
+
+
+def _plan(values):
+    """The record of a plan, or those of several, and the function that formats them."""
+    from pipelines.cluster import plan_report
+    from pipelines.cluster.chips import chip_table, find_chip
+    from pipelines.cluster.planning import plan
+
+    chips, chip = _numbers(values.chips), find_chip(values.chip)
+    if values.price is not None and not 0 <= values.price < float("inf"):
+        raise UserError(f"--price={values.price:g} is not a price. Expected at least 0.")
+    if values.throughput is not None and values.input_rate is not None:
+        raise UserError("--throughput measures --input_rate. Leave one of them out.")
+    assumed = {name: values[name].value for name in _ASSUMED}
+    Assumptions(**assumed)  # Refuses wrong values before data are opened.
+    experiment, config, measured = _prepare(values)
+    assumptions = Assumptions(**assumed | measured)
+    several = len(chips) > 1
+    plans = [plan(experiment, config, chip, x, assumptions, several) for x in chips]
+    others = [] if chip in chip_table().values() else [chip]
+    records = [plan_report.plan_record(made, values.price, others) for made in plans]
+    if several:
+        return records, plan_report.scaling_text
+    return records[0], plan_report.plan_text
+
+
+def _numbers(text):
+    """The numbers of --chips, each once, in their order."""
+    try:
+        numbers = list(dict.fromkeys(map(int, text.split(","))))
+        if min(numbers) < 1:
+            raise ValueError
+    except ValueError:
+        raise UserError(
+            f"--chips={text} is not readable. Expected whole numbers from 1 on, with commas "
+            "between them, such as 8,64."
+        ) from None
+    return numbers
+
+
+def _prepare(values):
+    """The experiment in steps, the configuration of its model, and a measured input rate, if any.
+
+    As for a dry run, a model whose number of classes is not known has no head.
+    """
+    from pipelines.config.epochs import with_steps
+    from pipelines.data.sources.splits import choose_splits
+    from pipelines.data.sources.subset import open_train_source
+    from pipelines.errors import MissingDataError
+
+    experiment, source = request.experiment(values), None
+    images, classes = values.images, values.classes
+    try:
+        source = open_train_source(choose_splits(experiment.data, evaluation=False))
+    except MissingDataError as error:
+        if values.throughput is not None:
+            raise
+        if images is None and experiment.train.epochs is not None:
+            raise UserError(
+                f"train.epochs={experiment.train.epochs:g} needs the number of images, and the "
+                f"data are not here. Set --images, or train.steps. {error}"
+            ) from None
+        if classes is None and experiment.reads_labels:
+            _log.info("the data are not here: the model is planned without a head; see --classes")
+    else:
+        images, classes = images or source.num_examples, classes or source.num_classes
+    if images is not None:
+        experiment, notes = with_steps(experiment, images)
+        for note in notes:
+            _log.info(note)
+    config = experiment.model_config(classes or 0)
+    return experiment, config, _measured(values, experiment, source)
+
+
+def _measured(values, experiment, source):
+    """The images per second that this machine delivers, as an assumption, with `--throughput`."""
+    if values.throughput is None:
+        return {}
+    from pipelines.data import throughput
+
+    if not 0 < values.throughput < float("inf"):
+        raise UserError(f"--throughput={values.throughput:g} is not a positive number.")
+    measured = throughput.measure(
+        source,
+        experiment.sampling(),
+        experiment.data,
+        experiment.train_preprocessing(),
+        seconds=values.throughput / 2,
+        skips_bad_images=experiment.data.bad_images == "skip",
+    )
+    _log.info(f"this machine delivers {measured.decoded:,.0f} images/s of {source}")
+    return {"input_rate": measured.decoded}
+
+
+if __name__ == "__main__":
+    command.run(main, DESCRIPTION, define, shared_flags=SHARED_FLAGS)
