@@ -232,7 +232,7 @@ VIT_KERNEL((kForwardGroups + 1) * kWarpgroup, 1, attention_forward_warpgroup,
           group.template add_values<kRows / 16, false>(section.rows[1], tokens - first, has_rows,
                                                        p.scales.of_exponents, logits);
         });
-                begin_products();  // The products before are those of either kind of section.
+        begin_products();  // The products before are those of either kind of section.
         wait_for_products();
         pin(group.sums);
         if (is_last) stream.release(before);
