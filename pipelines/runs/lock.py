@@ -22,6 +22,8 @@ _log = logging.getLogger(__name__)
 _NAME = "lock"
 # Files of an otherwise empty workdir while it has a writer.
 LOCKS = {_NAME, lease.NAME}
+# Tries to create the folder and open the file before an error is reported.
+_OPENS = 20
 # Errors of file systems without locks, such as Lustre mounted without `flock`.
 _UNSUPPORTED = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)
 
@@ -69,7 +71,6 @@ def _locked(workdir):
     path = workdir / _NAME
     try:
         made = [folder for folder in (workdir, *workdir.parents) if not folder.exists()]
-        workdir.mkdir(parents=True, exist_ok=True)
         lock = _acquire(path)
     except OSError as error:
         raise cannot_write(workdir, error) from None
@@ -92,9 +93,12 @@ def cannot_write(workdir, error):
 
 
 def _acquire(path):
-    """Locks a file and writes the identity of this process to it; returns its descriptor."""
+    """Locks a file and writes the identity of this process to it; returns its descriptor.
+
+    Creates the folder of the file if it is missing.
+    """
     while True:
-        lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        lock = _open(path)
         try:
             _lock(lock, path)
             if _is_at(lock, path):
@@ -105,6 +109,19 @@ def _acquire(path):
             os.close(lock)
             raise
         os.close(lock)  # Another process removed the file before this one locked it.
+
+
+def _open(path):
+    for _ in range(_OPENS):
+        # Another process may remove the folder, if it is empty, between two calls.
+        with contextlib.suppress(FileNotFoundError, FileExistsError):
+            return _open_once(path)
+    return _open_once(path)
+
+
+def _open_once(path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
 
 
 def _lock(lock, path):
@@ -134,5 +151,5 @@ def _is_at(lock, path):
 def _describe_holder(path):
     try:
         return lease.describe_process(read_json(path))
-    except UserError:  # The process has locked the file, but not written to it yet.
+    except (UserError, OSError):  # It has not written to the file yet, or has just removed it.
         return "another process"

@@ -6,10 +6,11 @@ import fcntl
 import os
 import signal
 import socket
+import threading
 
 import pytest
 
-from pipelines.errors import RunError, UserError
+from pipelines.errors import InUseError, RunError, UserError
 from pipelines.runs.lock import only_writer
 from pipelines.runs.workdir import Workdir
 from pipelines.training.train import train
@@ -91,6 +92,44 @@ def test_a_lock_whose_file_has_just_been_removed_is_taken_again(tmp_path, monkey
             assert len(taken) == 2
             with pytest.raises(UserError, match="is in use"), only_writer(tmp_path):
                 pass
+
+
+def test_a_folder_that_has_just_been_removed_is_created_again(tmp_path, monkeypatch):
+    """Its writer left it empty, and ended between the creation of the folder and of the file."""
+    open_, opened = os.open, []
+
+    def slow_open(path, flags, mode=0o777):
+        opened.append(path)
+        if len(opened) == 1:
+            os.rmdir(os.path.dirname(path))
+        return open_(path, flags, mode)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", slow_open)
+        with only_writer(tmp_path / "run"):
+            assert os.listdir(tmp_path / "run") == ["lock"]
+    assert [os.path.basename(path) for path in opened] == ["lock"] * 2
+
+
+def test_many_writers_of_one_workdir_hold_it_or_learn_that_it_is_in_use(tmp_path):
+    """Each removes the file and the empty folder while the others look at them."""
+    count, written, refused = 300, [], []
+
+    def write():
+        for index in range(count):
+            try:
+                with only_writer(tmp_path / str(index) / "run"):
+                    written.append(index)
+            except InUseError:
+                refused.append(index)
+
+    threads = [threading.Thread(target=write) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(written) + len(refused) == 3 * count
+    assert set(written) == set(range(count))
 
 
 def test_the_file_of_another_holder_is_left(tmp_path):
