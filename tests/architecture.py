@@ -31,6 +31,7 @@ COMMANDS = {
     "pipelines.export",
     "pipelines.demo",
     "pipelines.sweep",
+    "pipelines.dedup",
     "pipelines.plan",
     "pipelines.batch",
     "pipelines.make_tfrecords",

@@ -14,6 +14,7 @@ _PHOTO = encoded.encode(encoded.pixels(60, 40), "JPEG")
 PAGES = {
     "README.md": {"photo.jpg": _PHOTO},
     "docs/data.md": {},
+    "docs/dedup.md": {},
     "docs/inspect.md": {},
     "docs/models.md": {},
     "docs/ops.md": {},

@@ -52,6 +52,9 @@ class Data(Augmentation):
             The config.json of a run holds the chosen split.
         eval_split: split for evaluation during and after training; none turns evaluation off.
             "auto": test, else a validation split, or the rest of the only split.
+        exclude: file or URL of a list of training examples to leave out, as `pipelines.dedup`
+            writes it; before `fraction` and `per_class` choose from the others. Evaluation data
+            stay whole.
         fraction: part of the training split to train on, above 0 to 1; none takes all of it. A
             smaller fraction is contained in a larger one.
         per_class: number of training examples of each class, instead of `fraction`; none takes
@@ -96,6 +99,7 @@ class Data(Augmentation):
     label: str | None = None
     train_split: str = AUTO_SPLIT
     eval_split: str | None = AUTO_SPLIT
+    exclude: str | None = None
     fraction: float | None = None
     per_class: int | None = None
     subset_seed: int = 0

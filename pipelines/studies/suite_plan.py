@@ -11,7 +11,7 @@ from pipelines.config import Assignments, Experiment, Request
 from pipelines.config.recipes import get_recipe
 from pipelines.config.recipes.fine_tuning import dropout
 from pipelines.data.sources.open import open_source
-from pipelines.data.sources.subset import subset_size
+from pipelines.data.sources.subset import leave_out, subset_size
 from pipelines.errors import DataError, MissingDataError, UserError
 from pipelines.runs.workdir import lasting_differences
 from pipelines.studies.suites import SUITES, TABLE_4, Suite
@@ -224,7 +224,7 @@ class _Planner:
                     f"{' in lists of labels' if source.multi_label else ''}, but {task} of "
                     f"--suite={self._suite.name} has {expected}. Prepare the published data set."
                 )
-        return train
+        return leave_out(data, train)
 
     def _experiment(self, recipe, task, grid, user=None):
         """The experiment of a task that trains on all its training examples.
@@ -262,6 +262,7 @@ class _Planner:
                 train, test = self._held_out[task]
                 data = dataclasses.replace(whole.data, train_split=train, eval_split=test)
                 part = open_source(data.name, train, data.data_dir, data.label)
+                part = leave_out(data, part)
                 tuned = dataclasses.replace(whole, data=data)
                 tuning[task] = self._unit(task, f"trials/{name}/{task}", tuned, part)
             folder = f"final/{name}/{task},seed="

@@ -9,9 +9,8 @@ import zlib
 from typing import Any
 
 from pipelines.config import Assignments, Experiment
-from pipelines.data.sources.open import open_source
 from pipelines.data.sources.splits import choose_splits
-from pipelines.data.sources.subset import subset_size
+from pipelines.data.sources.subset import open_train_split, subset_size
 from pipelines.errors import UserError, counted
 from pipelines.studies.sweep_table import value_text
 from pipelines.training.fine_tuning import check_initial
@@ -27,6 +26,7 @@ _SHARED = (
     "data.label",
     "data.train_split",
     "data.eval_split",
+    "data.exclude",
     "train.deterministic",
     "train.eval_batches",
     "task",
@@ -111,9 +111,13 @@ def make_plan(experiment, grid, hold_out, seeds, replicas, assigned=()) -> Plan:
         raise UserError(
             "data.eval_split is none, but the best trial is tested there. Set it to a split."
         )
-    source = open_source(base.data.name, base.data.train_split, base.data.data_dir, base.data.label)
+    source = open_train_split(base.data)
     rest, held, examples = held_out_splits(source, hold_out)
-    if (compared := source.num_examples - examples) < _FEW_IMAGES:
+    compared = sum(part["stop"] - part["start"] for part in source.manifest()["parts"]) - examples
+    if base.data.exclude is not None:  # Not of the images that trials are compared on.
+        rest_data = dataclasses.replace(base.data, train_split=rest)
+        examples = open_train_split(rest_data).num_examples
+    if compared < _FEW_IMAGES:
         _log.info(
             f"the trials are compared on only {counted(compared, 'held-out image')}: each is "
             f"{1 / compared:.1%} of the accuracy. A larger --hold_out makes the choice safer"

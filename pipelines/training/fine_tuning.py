@@ -15,9 +15,8 @@ from pipelines.config import Data, Experiment, Request
 from pipelines.config.model import Model, changed_fields, model_field_types
 from pipelines.config.names import Dtype
 from pipelines.config.recipes import photos
-from pipelines.data.sources.open import open_source
 from pipelines.data.sources.splits import with_splits
-from pipelines.data.sources.subset import subset_size
+from pipelines.data.sources.subset import open_train_split, subset_size
 from pipelines.data.sources.tfds_catalog import BUILTIN
 from pipelines.errors import DataError, MissingDataError, UserError
 from pipelines.runs import checkpoints
@@ -208,7 +207,7 @@ def _count(data):
 
 def _open(data):
     data, _ = with_splits(data)
-    return open_source(data.name, data.train_split, data.data_dir, data.label)
+    return open_train_split(data)
 
 
 def check_initial(experiment, assignments):

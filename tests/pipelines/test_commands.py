@@ -79,6 +79,7 @@ TAKEN = {
     "inspect": {"experiment", "workdir", "set"},
     "doctor": {"workdir"},
     "convert": set(),
+    "dedup": set(),
     "batch": {"experiment", "workdir", "set"},
     "make_tfrecords": {"experiment", "set"},
     "plan": {"experiment", "set"},
@@ -160,6 +161,7 @@ def test_urls_that_cannot_be_read_are_named(tmp_path, command, module):
     [
         ("make_tfrecords", ["--output=ram://a/b"]),
         ("convert", ["a.npz", "ram://a/b.npz"]),
+        ("dedup", ["--reference=digits", "--query=digits", "--output=ram://a/b"]),
         ("demo", ["--workdir=ram://a/b"]),
     ],
 )
@@ -334,7 +336,7 @@ def test_a_dry_run_ignores_the_run_in_a_directory_that_was_not_named(tmp_path, c
     [
         ("pipelines.eval", "There is no command 'eval'. Did you mean evaluate?"),
         ("pipelines.pretrian", "There is no command 'pretrian'. Did you mean pretrain?"),
-        ("pipelines", "Name a command, as in python -m pipelines.predict: batch, convert, demo"),
+        ("pipelines", "Name a command, as in python -m pipelines.predict: batch, convert, dedup"),
         ("pipelines.predict", None),
         ("pipelines.data.check", None),
         ("pytest", None),

@@ -1,7 +1,8 @@
 """A part of the training data, or some of them several times.
 
-`data.fraction`, `data.per_class` and `data.subset_seed` choose a part, and `data.balance=sample`
-repeats the examples of rare classes.
+`data.exclude` leaves out the examples of a list. Of the others, `data.fraction`, `data.per_class`
+and `data.subset_seed` choose a part, and `data.balance=sample` repeats the examples of rare
+classes.
 
 The rank of an example is a random word that depends only on (`data.subset_seed`, its id). The part
 has the examples of lowest rank, of the whole split or of each class. So the choice is the same on
@@ -14,6 +15,7 @@ import logging
 import numpy as np
 
 from pipelines.data import stateless_random
+from pipelines.data.exclusion import read_exclusion
 from pipelines.data.labels import balance
 from pipelines.data.labels.class_sizes import check_class_sizes, name_sizes
 from pipelines.data.progress_lines import ProgressLines
@@ -39,12 +41,44 @@ def open_train_source(data):
         A `DataSource`.
 
     Raises:
-        DataError: as `open_source`; if the part would be empty, a class has fewer than
-            `data.per_class` examples, or `data.per_class` or `data.balance` is set for lists of
-            labels.
+        DataError: as `open_source`; if the list of `data.exclude` cannot be used, the part would be
+            empty, a class has fewer than `data.per_class` examples, or `data.per_class` or
+            `data.balance` is set for lists of labels.
+    """
+    source = open_train_split(data)
+    if data.exclude is not None:
+        whole = source.manifest()["num_examples"]
+        left_out = whole - source.num_examples
+        _log.info(f"data: {left_out:,} of {whole:,} examples are left out ({source.setting})")
+    return choose_subset(data, source)
+
+
+def open_train_split(data):
+    """Opens the training split without the examples of `data.exclude`, before a part is chosen.
+
+    Arguments and errors are those of `open_train_source`.
     """
     source = open_source(data.name, data.train_split, data.data_dir, data.label)
-    return choose_subset(data, source)
+    return leave_out(data, source)
+
+
+def leave_out(data, source):
+    """Returns a `DataSource` without the examples of `data.exclude`, or `source` itself.
+
+    Other args and errors are as for `open_train_source`.
+    """
+    if data.exclude is None:
+        return source
+    left_out, digest = read_exclusion(data.exclude, source)
+    kept = [
+        start + np.flatnonzero(~np.isin(source.ids(range(start, stop)), left_out))
+        for start, stop in _chunks(source)
+    ]
+    kept, setting = np.concatenate(kept), f"data.exclude={data.exclude}"
+    if not len(kept):
+        raise DataError(f"{setting} leaves no examples of {source}. Choose another list.")
+    # The manifest has the content of the list: its file may change or move.
+    return SubsetSource(source, kept, {"list": digest}, key="exclude", setting=setting)
 
 
 def choose_subset(data, source):
@@ -118,11 +152,14 @@ class SubsetSource(DataSource):
         source: the other `DataSource`.
         indices: sorted indices in it, int64 `[num_examples]`.
         rule: the settings that chose them, by name; for messages and the manifest.
+        key: where the manifest has the rule.
+        setting: the `DataSource.setting`; None makes it from the rule.
     """
 
-    def __init__(self, source, indices, rule):
-        self._source, self._indices, self._rule = source, indices, rule
-        self.setting = ", ".join(f"data.{name}={value}" for name, value in rule.items())
+    def __init__(self, source, indices, rule, *, key="subset", setting=None):
+        self._source, self._indices, self._rule, self._key = source, indices, rule, key
+        settings = (f"data.{name}={value}" for name, value in rule.items())
+        self.setting = ", ".join(settings) if setting is None else setting
         self.name, self.version, self.split = source.name, source.version, source.split
         self.labels, self.num_classes = source.labels, source.num_classes
         self.multi_label, self.num_examples = source.multi_label, len(indices)
@@ -173,8 +210,8 @@ class SubsetSource(DataSource):
 
     def manifest(self):
         """See `DataSource.manifest`; that of the whole split, and the rule of the choice."""
-        subset = {**self._rule, "num_examples": self.num_examples}
-        return {**self._source.manifest(), "subset": subset}
+        choice = {**self._rule, "num_examples": self.num_examples}
+        return {**self._source.manifest(), self._key: choice}
 
 
 def _chunks(source):

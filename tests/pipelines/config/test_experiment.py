@@ -60,6 +60,7 @@ VALUES = {
     "data.label": ("coarse_label", "coarse_label"),
     "data.train_split": ("train[:90%]", "train[:90%]"),
     "data.eval_split": ("none", None),
+    "data.exclude": ("list.json", "list.json"),
     "data.fraction": ("0.1", 0.1),
     "data.per_class": ("10", 10),
     "data.balance": ("loss", "loss"),

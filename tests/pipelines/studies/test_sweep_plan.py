@@ -5,8 +5,10 @@ import shutil
 import numpy as np
 import pytest
 
+from pipelines.data.exclusion import exclusion
 from pipelines.data.sources.open import open_source
 from pipelines.errors import UserError
+from pipelines.runs.json_file import write_json
 from pipelines.studies import sweep_table
 from pipelines.studies.sweep_plan import held_out_splits
 from tests.pipelines.studies import sweeps
@@ -85,6 +87,20 @@ def test_trials_train_on_a_part_of_what_is_left():
     assert trial.tuning.train.steps == trial.whole.train.steps == 20
     with pytest.raises(UserError, match="data.fraction=0.0001 of the 1,297 examples of digits"):
         plan_of("data.fraction=0.0001,1")
+
+
+def test_trials_leave_out_what_training_leaves_out(tmp_path):
+    """Epochs are those of what is left; trials are compared on all that is held out."""
+    path, source = tmp_path / "list.json", open_source("digits", "train")
+    write_json(path, exclusion(source, [*range(100), *range(1200, 1220)]))
+    settings = ("schedule.warmup_steps=0", f"data.exclude={path}")
+    (trial,) = plan_of("train.epochs=4", settings=settings).trials
+    assert trial.tuning.data.exclude == trial.whole.data.exclude == str(path)
+    assert trial.tuning.data.eval_split == "train[1167:1297]"
+    assert trial.tuning.train.steps == 4 * (1167 - 100) // 16
+    assert trial.whole.train.steps == 4 * (1297 - 120) // 16
+    with pytest.raises(UserError, match="--grid data.exclude: all trials of a sweep have the same"):
+        plan_of(f"data.exclude={path},none")
 
 
 @pytest.mark.parametrize("split", ["train", "train[10%:60%]", "train[:50%]+validation"])

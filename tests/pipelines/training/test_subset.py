@@ -5,8 +5,10 @@ import json
 import pytest
 
 from pipelines.config import override
+from pipelines.data.exclusion import exclusion
 from pipelines.data.sources.open import open_source
 from pipelines.errors import UserError
+from pipelines.runs.json_file import write_json
 from pipelines.runs.workdir import Workdir
 from pipelines.training import fine_tuning
 from pipelines.training.dry_run import dry_run
@@ -91,6 +93,26 @@ def test_a_run_from_before_the_fields_goes_on(tmp_path):
     (tmp_path / "checkpoints" / "step-4").mkdir()  # There is something to go on from.
     data = open_data(experiment, run).train
     assert run.check(experiment, data.source.manifest()) == 12
+
+
+def test_a_run_goes_on_only_with_the_examples_it_left_out(tmp_path):
+    """The manifest has the content of the list of data.exclude, whose file may change."""
+    path, source = tmp_path / "list.json", open_source("digits", "train")
+    run = Workdir(tmp_path / "run")
+    experiment = tiny_experiment(f"data.exclude={path}")
+    run.create(experiment)
+
+    def manifest(ids):
+        write_json(path, exclusion(source, ids))
+        return open_data(experiment, run).train.source.manifest()
+
+    before = manifest([5, 9])
+    write_json(run.manifest, {"data": before})
+    (tmp_path / "run" / "checkpoints" / "step-4").mkdir()  # There is something to go on from.
+    assert before["exclude"]["num_examples"] == 1295
+    assert run.check(experiment, manifest([9, 5])) == experiment.train.steps
+    with pytest.raises(UserError, match="training data of .* have changed: exclude.list"):
+        run.check(experiment, manifest([5, 8]))
 
 
 def test_the_commands_say_it(command):

@@ -11,9 +11,11 @@ from pipelines.config import Data
 from pipelines.config.data import Sampling
 from pipelines.data import progress_lines, stateless_random
 from pipelines.data.batch_listing import list_batch
+from pipelines.data.exclusion import exclusion, read_exclusion
 from pipelines.data.sources import subset
 from pipelines.data.sources.source import DataSource, SplitRange
 from pipelines.errors import DataError
+from pipelines.runs.json_file import write_json
 from tests.pipelines.data.batches import assert_equal, join, to_numpy, train_dataset
 from vit_tf.preprocessing import Preprocessing
 
@@ -153,6 +155,44 @@ def test_smaller_parts_are_contained_in_larger_ones():
         assert all(a < b for a, b in itertools.pairwise(parts))
     other = set(ids_of(choose(source, fraction=0.1, subset_seed=1)).tolist())
     assert other != parts[0] and not other <= set(ids_of(choose(source, fraction=0.1)).tolist())
+
+
+def test_a_part_is_chosen_after_examples_are_left_out(tmp_path, monkeypatch, logged):
+    """The part has the lowest ranks of the others: smaller parts are contained in larger ones."""
+    source = stored(num_classes=2)
+    monkeypatch.setattr(subset, "open_source", lambda *_: source)
+    left_out = [0, 3, 30, 33, 36, 300, 597, 7000]
+    write_json(tmp_path / "list", exclusion(source, left_out))
+    others = sorted(set(ids_of(source).tolist()) - set(left_out))
+
+    def chosen(**fields):
+        part = subset.open_train_source(Data(exclude=str(tmp_path / "list"), **fields))
+        assert len(ids_of(part)) == part.num_examples == sum(part.shard_lengths)
+        return part, set(ids_of(part).tolist())
+
+    whole, ids = chosen()
+    assert ids == set(others) and whole.num_examples == 193
+    np.testing.assert_array_equal(ids_of(whole), [i for i in ids_of(source) if i in ids])
+    list_ = {"list": read_exclusion(str(tmp_path / "list"), source)[1], "num_examples": 193}
+    assert whole.manifest() == source.manifest() | {"exclude": list_}
+    by_rank = sorted(others, key=lambda i: rank(4, i))
+    larger = ids
+    for fraction in (0.5, 0.1):
+        part, ids = chosen(fraction=fraction, subset_seed=4)
+        assert ids == set(by_rank[: int(fraction * 193 + 0.5)]) and ids < larger
+        larger = ids
+    assert part.manifest()["exclude"] == list_ and part.manifest()["subset"]["num_examples"] == 19
+    _, ids = chosen(per_class=5, subset_seed=4)
+    assert ids == {i for label in (0, 1) for i in [j for j in by_rank if j % 2 == label][:5]}
+    balanced, ids = chosen(balance="sample")
+    assert ids == set(others) and balanced.num_examples >= 193
+    setting = f"data.exclude={tmp_path / 'list'}"
+    assert logged[0] == f"data: 7 of 200 examples are left out ({setting})"
+    assert str(whole).endswith(f"with {setting}")
+
+    write_json(tmp_path / "list", exclusion(source, ids_of(source)))
+    with pytest.raises(DataError, match="leaves no examples of stored.* Choose another list"):
+        chosen()
 
 
 def test_equal_ranks_are_ordered_by_id(monkeypatch):

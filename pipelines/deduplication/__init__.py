@@ -1,0 +1,1 @@
+"""Near-duplicates of images: hashes, embeddings, their index on disk, pairs and the report."""
