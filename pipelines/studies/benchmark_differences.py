@@ -107,7 +107,7 @@ def _training(experiment, value):
     own, found = experiment.model, []
     average = _AVERAGE if value and "averaged weights" in value.note else None
     # Appendix D.9 does not say whether its weights are averaged.
-    also = (*_APART, "train.ema_decay") if value and value.table == "D.9" else _APART
+    unsaid = ("train.ema_decay", "train.ema_warmup") if value and value.table == "D.9" else ()
     is_resnet = own.config(num_classes=1).family == "resnet"
     for setup, recipes in IMAGENET.recipes(is_resnet, own.name).items():
         paper = recipes[IMAGENET.name]
@@ -117,7 +117,7 @@ def _training(experiment, value):
             train=dataclasses.replace(paper.train, ema_decay=average),
         )
         rates = IMAGENET.rates if setup == TABLE_4 else ()
-        found.append(setting_differences(paper, experiment, rates, also))
+        found.append(setting_differences(paper, experiment, rates, (*_APART, *unsaid)))
     data, name = IMAGENET.tasks[IMAGENET.name].data_name, experiment.data.name
     other = [] if name.partition(":")[0] == data else [f"training data: {data} -> {name}"]
     return [*other, *min(found, key=len)]

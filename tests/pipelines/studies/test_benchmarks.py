@@ -265,14 +265,17 @@ def test_everything_that_differs_is_named():
     ("settings", "expected"),
     [
         # Every rate of table 4, and what changes no result.
-        (["data.name=imagenet2012:5.1.0", "seed=3", "train.log_every=7"], NOTHING),
+        (["data.name=imagenet2012:5.1.0", "data.train_split=train", "seed=3"], NOTHING),
         (["optimizer.learning_rate=0.06", "data.data_dir=/data"], NOTHING),
         (["optimizer.learning_rate=0.1"], "optimizer.learning_rate: 0.03 -> 0.1"),
         (["train.steps=9000"], "train.steps: 20000 -> 9000"),
         (["data.flip=false", "model.dropout=0.1"], "data.flip: True -> False; model.dropout: "),
-        (["data.name=folder:mine"], "training data: imagenet2012 -> folder:mine"),
+        (
+            ["data.name=folder:mine", "data.train_split=train"],
+            "training data: imagenet2012 -> folder:mine",
+        ),
         (["data.train_split=train[:10%]"], "data.train_split: 'train' -> 'train[:10%]'"),
-        (["train.ema_decay=0.9"], "train.ema_decay: None -> 0.9"),
+        (["train.ema_decay=0.9", "train.ema_warmup=false"], "train.ema_decay: None -> 0.9"),
     ],
 )
 def test_a_run_is_compared_by_its_settings(settings, expected):
