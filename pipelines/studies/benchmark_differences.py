@@ -113,7 +113,7 @@ def _training(experiment, value):
         paper = recipes[IMAGENET.name]
         paper = dataclasses.replace(
             paper,
-            model=dataclasses.replace(paper.model, name=own.name, image_size=own.image_size),
+            model=dataclasses.replace(paper.model, name=own.name),
             train=dataclasses.replace(paper.train, ema_decay=average),
         )
         rates = IMAGENET.rates if setup == TABLE_4 else ()

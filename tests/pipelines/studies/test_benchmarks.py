@@ -218,11 +218,11 @@ def test_the_command_prints_the_result_beside_the_papers(folder, objectnet, comm
 # The comparison.
 
 
-def _compare(benchmark, name, model, side, workdir=None, data=None, **numbers):
+def _compare(benchmark, name, model, side, workdir=None, data=None, fields=(), **numbers):
     whole = {"imagenet": 50_000, "real": 50_000, "objectnet": 50_273}[benchmark]
     result = {"benchmark": benchmark, "examples": whole, "labeled": 46_837} | numbers
     source = types.SimpleNamespace(name=name, workdir=workdir)
-    config = VARIANTS[model].replace(image_size=side, num_classes=1000)
+    config = VARIANTS[model].replace(image_size=side, num_classes=1000, **dict(fields))
     data, split = data or (benchmarks.DATA_NAMES[benchmark], "validation")
     return compare(result, source, config, types.SimpleNamespace(name=data, split=split))
 
@@ -231,7 +231,8 @@ def _differences_of_run(benchmark, recipe, side, *assignments):
     """The last line for a run of a recipe, without its beginning."""
     experiment = override(recipes.get_recipe(recipe), [f"model.image_size={side}", *assignments])
     run = types.SimpleNamespace(read_experiment=lambda: experiment)
-    compared = _compare(benchmark, "runs/a", experiment.model.name, side, run)
+    model, fields = experiment.model.name, experiment.model.fields
+    compared = _compare(benchmark, "runs/a", model, side, run, fields=fields)
     return compared["comparison"][-1].removeprefix("differs from the paper: ")
 
 
@@ -295,6 +296,12 @@ def test_a_run_is_compared_with_each_table():
     # Its appendix does not say whether the weights are averaged.
     found = _differences_of_run("objectnet", "finetune_imagenet_h14_518", 518)
     assert found.startswith("the weights, imagenet21k/ViT-H_14; the mapping of classes")
+
+
+def test_a_run_with_images_below_the_patches_of_the_paper():
+    found = _differences_of_run("imagenet", "finetune_imagenet", 12, "model.patch_size=4")
+    assert "model.patch_size: None -> 4" in found
+    assert "model.image_size: 384 x 384 -> 12 x 12" in found
 
 
 def test_a_resnet_is_compared_with_the_nearer_setup():
