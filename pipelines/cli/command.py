@@ -1,11 +1,12 @@
 """Parses the flags of a command, runs it, and ends with an exit code.
 
 0: done; 2: the user's input is wrong; 1: any other failure; 75: interrupted after saving, 130:
-before saving. A failure prints one sentence to stderr; only defects of this project print a
-traceback.
+before saving; 76: another worker was lost. A failure prints one sentence to stderr; only defects of
+this project print a traceback.
 """
 
 import atexit
+import itertools
 import os
 import signal
 import sys
@@ -17,11 +18,20 @@ from pipelines.cli.help_text import help_text, recipe_list
 from pipelines.cli.shared_flags import SHARED_FLAGS, WHY_NOT_TAKEN, define_config, define_shared
 from pipelines.config.experiment import config_paths
 from pipelines.config.near_paths import flag_hint
-from pipelines.errors import Interrupted, RunError, UserError, first_line
+from pipelines.errors import (
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_USAGE,
+    Interrupted,
+    RunError,
+    UserError,
+    WorkerError,
+    first_line,
+)
 from pipelines.runs.log_lines import LineHandler, attached
 from vit_tf.files import storage
 
-EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_SIGINT = 1, 2, 75, 130
+EXIT_SIGINT = 130
 _OUR_PACKAGES = ("custom_ops", "vit_tf", "pipelines")
 
 
@@ -53,7 +63,9 @@ def run(
     shared = set(values)
     if define is not None:
         define(values)
-    if {"--help", "-help", "-h", "--helpshort", "--helpfull"} & set(sys.argv[1:]):
+    # Behind "--" are flags of another command.
+    own = itertools.takewhile(lambda text: text != "--", sys.argv[1:])
+    if {"--help", "-help", "-h", "--helpshort", "--helpfull"} & set(own):
         _print_and_exit(_help(values, shared, description, positional))
     try:
         arguments = values(sys.argv)[1:]
@@ -85,6 +97,9 @@ def _run(main, values, arguments, check_ops):
         main(values, arguments)
     except UserError as error:
         _fail(EXIT_USAGE, error)
+    except WorkerError as error:
+        _say(f"error: {error}")
+        _end(error.code)
     except RunError as error:
         _fail(EXIT_FAILED, error)
     except OSError as error:

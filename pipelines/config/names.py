@@ -21,5 +21,7 @@ PACKED_PRECISIONS = ("float32", "mixed_bfloat16", "bfloat16")
 AUTO_SPLIT = "auto"
 # Ops in a SavedModel: TensorFlow's own, or the compiled ops of this project.
 ExportForm = Literal["portable", "fused"]
+# What `plan --measure` measures.
+Passes = Literal["inference", "training"]
 # Forms of folders with `model.safetensors`; vit_tf.families lists those of each family.
 Layout = Literal["huggingface", "timm", "axial_deeplab"]
