@@ -200,7 +200,8 @@ def _end(code):
     They take a second. Those of a tf.data pipeline may take half a minute on a busy machine, and a
     scheduler kills a process that does not end soon after SIGTERM. Everything is saved by now.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # A second Ctrl-C changes nothing any more.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # A second one changes nothing any more.
     atexit._run_exitfuncs()  # They delete temporary folders; `os._exit` does not call them.
     try:
         sys.stdout.flush()

@@ -85,7 +85,7 @@ def _attempt(command, workers, grace, signals):
         _log.info(f"started {counted(workers, 'worker')}")
         interrupted, deadline = False, None
         while job.poll():
-            stop = _is_signaled(signals) or (job.output.is_closed and not interrupted)
+            stop = not interrupted and (_is_signaled(signals) or job.output.is_closed)
             interrupted |= stop
             failed = _first_failed(job)
             if not stop and deadline is None and failed and failed.code != EXIT_INTERRUPTED:
