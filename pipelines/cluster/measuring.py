@@ -292,7 +292,8 @@ def search_all(models, sizes, settings, on_record, known=(), measure=attempt) ->
     }
     for request in requests.values():
         request.planned(settings.compiled)
-    record = dataclasses.asdict(settings) | {"rows": list(known)}
+    record = dataclasses.asdict(settings)
+    record |= {"assignments": list(settings.assignments), "rows": list(known)}
     for row in known:
         requests.pop((row["model"], row["image_size"]), None)
     begin = time.monotonic()

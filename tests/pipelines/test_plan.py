@@ -142,9 +142,9 @@ def test_a_chip_of_a_file(planned, tmp_path):
 @pytest.mark.process
 @pytest.mark.heavy("training")
 def test_a_search_on_this_machine(command, tmp_path, monkeypatch):
-    """A model of one layer at a large size, up to eight images, of which some do not fit."""
+    """A model of one layer at a large size, up to eight images, which do not all fit."""
     monkeypatch.setenv("PYTHONPATH", ROOT)
-    flags = ["--models=ViT-Ti/16", "--sizes=448", "--set=model.layers=1", "--passes=training"]
+    flags = ["--models=ViT-Ti/16", "--sizes=896", "--set=model.layers=1", "--passes=training"]
     result = command(
         "plan", "--measure", *flags, "--memory_gb=0.5", "--most_images=8", "--pause=0", "--json"
     )

@@ -54,8 +54,11 @@ def test_each_line_begins_with_the_index_of_its_worker(launch, tmp_path, capfd):
 @pytest.mark.parametrize("lost", [["kill 9"], ["kill 15"], ["kill 11"], LOST])
 def test_a_job_starts_again_after_a_worker_is_lost(launch, tmp_path, logged, capfd, lost):
     """The other worker finds it out a moment later."""
-    others = ["sleep 0.1", "err error: Worker 1 is lost.", "exit 76"]
-    launch([others, lost], [lost, others], [DONE, DONE])
+    first, second = (
+        [f"follow {index}", "sleep 0.1", f"err error: Worker {index} is lost.", "exit 76"]
+        for index in (1, 0)
+    )
+    launch([first, lost], [lost, second], [DONE, DONE])
     assert sorted(started(tmp_path)) == ["0-0", "0-1", "1-0", "1-1", "2-0", "2-1"]
     restarts = [line for line in logged if "restart" in line]
     assert len(restarts) == 2 and restarts[0].startswith("worker 1 ")
@@ -66,7 +69,7 @@ def test_a_job_starts_again_after_a_worker_is_lost(launch, tmp_path, logged, cap
 
 def test_a_failure_that_follows_from_a_loss_is_no_failure(launch, tmp_path):
     """As a runtime that aborts, or an error that no one has named."""
-    launch([["sleep 0.3", "exit 1"], ["kill 9"]], [DONE, ["sleep 0.1", "exit 0"]])
+    launch([["follow 1", "exit 1"], ["kill 9"]], [DONE, ["follow 0", "exit 0"]])
     assert len(started(tmp_path)) == 4
 
 
@@ -93,26 +96,26 @@ def test_a_long_attempt_starts_the_pauses_again(launch, monkeypatch):
 )
 def test_an_error_ends_the_job_with_one_message(launch, tmp_path, capfd, code, error):
     """Once, although two workers have it; a worker that goes on is stopped."""
-    same = ["err a line", "err error: There is no folder a.", f"exit {code}"]
-    named = ["err error: worker 0 (a:1): There is no folder a.", f"exit {code}"]
-    other = ["err error: Another one.", "sleep 60"]
+    first = ["meet 4", "err a line", "err error: There is no folder a.", f"exit {code}"]
+    same = ["deaf", "follow 0", "err error: worker 0 (a:1): There is no folder a.", f"exit {code}"]
+    other = ["deaf", "follow 0", "err error: Another one.", f"exit {code}"]
     begin = time.monotonic()
     with pytest.raises(error, match="^There is no folder a.$"):
-        launch([same, named, other], grace=30)
+        launch([first, same, other, ["sleep 60"]], grace=30)
     assert time.monotonic() - begin < 20
     printed = capfd.readouterr().err
-    assert "There is no folder" not in printed and printed.count("] a line\n") >= 1
+    assert "There is no folder" not in printed and "[worker 0] a line\n" in printed
     assert "[worker 2] error: Another one." in printed
-    assert len(started(tmp_path)) == 3
+    assert len(started(tmp_path)) == 4
 
 
 def test_a_failure_without_a_message(launch):
     with pytest.raises(RunError, match="^Worker 1 ended with exit code 3.$"):
-        launch([["sleep 0.2", "exit 76"], ["exit 3"]])
+        launch([["follow 1", "sleep 0.1", "exit 76"], ["exit 3"]])
 
 
 def test_workers_that_do_not_find_out_a_loss_are_killed(launch, tmp_path):
-    launch([["wait"], ["sleep 0.2", "kill 9"]], [DONE, DONE], grace=0.3)
+    launch([["deaf", "sleep 60"], ["meet 2", "kill 9"]], [DONE, DONE], grace=0.3)
     assert len(started(tmp_path)) == 4
     assert is_gone(started(tmp_path)["0-0"]["pid"])
 
@@ -166,12 +169,12 @@ def process(tmp_path):
     ("steps", "code", "text"),
     [
         ("save", 75, "Interrupted. Start the same command again"),
-        ("wait", 76, "error: Worker 0, 1 did not end within 0.5 s and was killed. Start the same"),
+        ("deaf", 76, "error: Worker 0, 1 did not end within 0.5 s and was killed. Start the same"),
         ("sleep 60", 130, "Interrupted before there was anything new to save."),
     ],
 )
 def test_a_signal_ends_all_workers(process, tmp_path, number, steps, code, text):
-    launched = process([[[steps], [steps]]], "--grace_seconds=0.5")
+    launched = process([[[steps, "sleep 60"]] * 2], "--grace_seconds=0.5")
     launched.send_signal(number)
     _, errors = launched.communicate(timeout=60)
     assert launched.returncode == code
@@ -201,7 +204,7 @@ def test_a_signal_in_a_pause(process):
 
 @pytest.mark.process
 def test_a_killed_launcher_leaves_no_worker(process, tmp_path):
-    launched = process([[["wait"], ["save"]]])
+    launched = process([[["deaf", "sleep 60"], ["save"]]])
     launched.kill()
     pids = [worker["pid"] for worker in started(tmp_path / "workers").values()]
     wait_for(lambda: all(map(is_gone, pids)))

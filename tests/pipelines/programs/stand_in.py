@@ -8,10 +8,13 @@ and its TF_CONFIG to FOLDER/<attempt>-<index>.json first.
     out TEXT, err TEXT: writes a line
     exit CODE, kill SIGNAL: ends
     sleep SECONDS
+    meet COUNT: waits until so many workers have started
+    follow INDEX: waits for the end of another worker
+    deaf: SIGTERM has no effect
     save: waits for SIGTERM, and ends with exit code 75
-    wait: waits, also for SIGTERM in vain
 """
 
+import contextlib
 import json
 import os
 import pathlib
@@ -28,7 +31,7 @@ def main(folder, plan):
     steps = json.loads(plan)[attempt][index]
     if "save" in steps:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
-    elif "wait" in steps:
+    elif "deaf" in steps:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     written = path.with_suffix(".new")
     written.write_text(json.dumps({"pid": os.getpid(), "config": config}))
@@ -41,8 +44,22 @@ def main(folder, plan):
             sys.exit(int(value))
         elif name == "kill":
             os.kill(os.getpid(), int(value))
-        else:
+        elif name == "meet":
+            while len(list(pathlib.Path(folder).glob(f"{attempt}-*.json"))) < int(value):
+                time.sleep(0.01)
+        elif name == "follow":
+            follow(path.with_stem(f"{attempt}-{value}"))
+        elif name != "deaf":
             time.sleep(float(value or 60))
+
+
+def follow(path):
+    while not path.exists():
+        time.sleep(0.01)
+    stat = pathlib.Path("/proc", str(json.loads(path.read_text())["pid"]), "stat")
+    with contextlib.suppress(FileNotFoundError):
+        while stat.read_text().rpartition(")")[2].split()[0] != "Z":
+            time.sleep(0.01)
 
 
 if __name__ == "__main__":
