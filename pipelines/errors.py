@@ -35,6 +35,18 @@ class Interrupted(Exception):
     """A signal stopped the run after saving; the same command resumes it: exit code 75."""
 
 
+class WorkerError(Exception):
+    """Another worker was lost, hangs or has failed, so this one ends too.
+
+    Attributes:
+        code: the exit code: 76 (start the job again), or that of the worker that has failed.
+    """
+
+    def __init__(self, message, code=76):
+        super().__init__(message)
+        self.code = code
+
+
 def counted(number, noun) -> str:
     """The number and its noun: "1 image", "1,000 images"; a number of epochs may be a float."""
     shown = f"{number:,}" if isinstance(number, int) else f"{number:g}"
