@@ -228,10 +228,9 @@ class Group:
         while not self._is_over:
             self._tell({"beat": self._round})
             now, timeout = time.monotonic(), self._timeout
-            silence = min(_SILENCE, timeout)
             for peer, heard in self._heard.items():
-                if now - heard > silence and peer not in self._ended:
-                    text = f"{self._named(peer)} was lost: not a word for {silence:g} seconds."
+                if now - heard > _SILENCE and peer not in self._ended:
+                    text = f"{self._named(peer)} was lost: not a word for {_SILENCE:g} seconds."
                     self._fail(WorkerError(text), peer)
             # The chief first, which knows more.
             if now - self._moved > timeout + (0 if self.is_chief else 2 * _BEAT):
@@ -240,9 +239,10 @@ class Group:
 
     def _stuck(self):
         """The reason of an end without progress."""
-        rounds = {self.index: self._round, **self._rounds}
+        now, rounds = time.monotonic(), {self.index: self._round, **self._rounds}
+        silent = [peer for peer, heard in self._heard.items() if now - heard > 5 * _BEAT]
         behind = [peer for peer, begun in rounds.items() if begun < max(rounds.values())]
-        who = " or ".join(map(self._named, behind)) or f"One of {counted(self.count, 'worker')}"
+        who = " or ".join(map(self._named, silent or behind)) or f"One of {counted(self.count, 'worker')}"
         return (
             f"{who} hangs: no step, evaluation or "
             f"checkpoint was finished for {self._timeout:g} seconds (train.worker_timeout)."

@@ -169,7 +169,9 @@ class _Chief:
             while len(links) < self._place.count - 1:
                 links.append(self._next_worker(end)[0])
                 links[-1].send(refused)
-        time.sleep(0.1)  # The end of this process must not overtake the messages.
+        time.sleep(0.1)  # The end of a connection must not overtake the message.
+        for link in links:
+            link.close()
         raise error
 
 
@@ -216,6 +218,7 @@ def _reach_chief(place, hello, deadline, seconds):
             time.sleep(min(_RETRY, left))
             continue
         if refused := answer.get("refused"):
+            link.close()
             if refused["code"] == 2:
                 raise UserError(refused["text"])
             raise WorkerError(refused["text"], refused["code"])

@@ -130,6 +130,7 @@ def test_a_lost_worker_ends_all(groups):
 
 def test_a_lost_chief_ends_all(groups):
     workers = groups(3)
+    workers[0]._is_over = True  # It says nothing about it itself.
     for link in workers[0]._links.values():
         link._connection.shutdown(socket.SHUT_RDWR)
     for error in together(workers[1:], lambda group: group.gather(0)):
@@ -175,18 +176,19 @@ def test_a_worker_that_does_not_come_along_hangs(groups):
     workers = groups(3)
 
     def gather(group):
-        with group.watched(0.5):
+        time.sleep(1.2)  # In which the others say how far they are.
+        with group.watched(1.5):
             group.gather(0)
 
     def hang(group):
-        time.sleep(1.5)
+        time.sleep(5)
 
     errors = together(workers, gather, hang, gather)
     assert errors[1] is None
     for error in (errors[0], errors[2]):
         assert error.code == 76
         assert str(error).startswith("Worker 1 (host1:80) hangs: no step, ")
-        assert "for 0.5 seconds (train.worker_timeout)" in str(error)
+        assert "for 1.5 seconds (train.worker_timeout)" in str(error)
 
 
 def test_one_of_all_hangs_if_all_wait_elsewhere(groups):

@@ -25,8 +25,8 @@ def test_flags():
 
 def test_tf_config():
     assert find(environment=config(TWO, "worker", 1)) == Place(("a:1", "b:2"), 1)
-    chief = {"chief": ["c:0"], **TWO}
-    assert find(environment=config(chief, "chief", 0)) == Place(("c:0", "a:1", "b:2"), 0)
+    chief = {"chief": ["c:3"], **TWO}
+    assert find(environment=config(chief, "chief", 0)) == Place(("c:3", "a:1", "b:2"), 0)
     assert find(environment=config(chief, "worker", 1)).index == 2
 
 
