@@ -2,7 +2,7 @@
 
 0: done; 2: the user's input is wrong; 1: any other failure; 75: interrupted after saving, 130:
 before saving; 76: another worker was lost. A failure prints one sentence to stderr; only defects of
-this project print a traceback.
+this project print a traceback. A worker that ends tells the others, which end with the same code.
 """
 
 import atexit
@@ -10,6 +10,7 @@ import itertools
 import os
 import signal
 import sys
+import traceback
 
 from absl import flags
 
@@ -29,6 +30,7 @@ from pipelines.errors import (
     first_line,
 )
 from pipelines.runs.log_lines import LineHandler, attached
+from pipelines.workers.group import current
 from vit_tf.files import storage
 
 EXIT_SIGINT = 130
@@ -95,11 +97,11 @@ def _run(main, values, arguments, check_ops):
         if check_ops:
             check_implementation()
         main(values, arguments)
+        current().gather(None)  # The last worker may still need the others.
+    except WorkerError as error:
+        _fail(error.code, error)
     except UserError as error:
         _fail(EXIT_USAGE, error)
-    except WorkerError as error:
-        _say(f"error: {error}")
-        _end(error.code)
     except RunError as error:
         _fail(EXIT_FAILED, error)
     except OSError as error:
@@ -107,16 +109,21 @@ def _run(main, values, arguments, check_ops):
         _fail(EXIT_FAILED, f"{error.strerror or error}{place}.")
     except Interrupted as error:
         _say(error)
-        _end(EXIT_INTERRUPTED)
+        _end(EXIT_INTERRUPTED, error)
     except KeyboardInterrupt:
-        _say("Interrupted before there was anything new to save.")
-        _end(EXIT_SIGINT)
+        _say(interrupted := "Interrupted before there was anything new to save.")
+        _end(EXIT_SIGINT, interrupted)
     except ImportError as error:
         if (error.name or "").partition(".")[0] in _OUR_PACKAGES:
             raise
         _fail(EXIT_FAILED, f"{error}. Run `python -m pipelines.doctor` to see what to install.")
     except Exception as error:
+        if (cause := current().cause(error)) is not error:
+            _fail(cause.code, cause)
         if not _is_op_error(error):
+            if current().count > 1:  # Python's own end would wait for the other workers.
+                traceback.print_exc()
+                _end(EXIT_FAILED, repr(error))
             raise
         _fail(EXIT_FAILED, (first_line(error) or "TensorFlow failed") + ".")
     _end(0)
@@ -186,7 +193,9 @@ def _module():
 
 
 def _fail(code, message):
-    _say(f"error: {message}")
+    _say(message if code == EXIT_INTERRUPTED else f"error: {message}")
+    if current().count > 1:  # Python's own end would wait for the other workers.
+        _end(code, message)
     sys.exit(code)
 
 
@@ -194,12 +203,13 @@ def _say(message):
     print(" ".join(str(message).split()), file=sys.stderr, flush=True)
 
 
-def _end(code):
-    """Ends the process at once, without the destructors of TensorFlow's objects.
+def _end(code, reason=""):
+    """Tells the other workers, and ends the process at once: no destructor of TensorFlow runs.
 
     They take a second. Those of a tf.data pipeline may take half a minute on a busy machine, and a
     scheduler kills a process that does not end soon after SIGTERM. Everything is saved by now.
     """
+    current().leave(code, str(reason))
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # A second one changes nothing any more.
     atexit._run_exitfuncs()  # They delete temporary folders; `os._exit` does not call them.

@@ -6,6 +6,7 @@ import signal
 import threading
 
 from pipelines.errors import Interrupted
+from pipelines.workers.group import current
 
 
 @contextlib.contextmanager
@@ -64,7 +65,11 @@ class Signals:
             signal.signal(signal.SIGINT, self._previous.pop(signal.SIGINT))
 
     def check(self):
-        """Raises `Interrupted` if a signal came since the last call."""
-        if self._received:
-            name, self._received = self._received, None
-            raise Interrupted(name)
+        """Raises `Interrupted` if a signal came to a worker since the last call.
+
+        All workers call it as often, and it raises in all of them.
+        """
+        received = next(filter(None, current().gather(self._received)), None)
+        if received:
+            self._received = None
+            raise Interrupted(received)
