@@ -242,7 +242,10 @@ class Group:
         now, rounds = time.monotonic(), {self.index: self._round, **self._rounds}
         silent = [peer for peer, heard in self._heard.items() if now - heard > 5 * _BEAT]
         behind = [peer for peer, begun in rounds.items() if begun < max(rounds.values())]
-        who = " or ".join(map(self._named, silent or behind)) or f"One of {counted(self.count, 'worker')}"
+        who = (
+            " or ".join(map(self._named, silent or behind))
+            or f"One of {counted(self.count, 'worker')}"
+        )
         return (
             f"{who} hangs: no step, evaluation or "
             f"checkpoint was finished for {self._timeout:g} seconds (train.worker_timeout)."

@@ -5,11 +5,9 @@ usage: python -m tests.pipelines.training.killed_workers WORKDIR MOMENTS SEED [a
 MOMENTS are joined by commas, one for each kill; with "" the job is not disturbed. SIGKILL goes to
 worker 0 and worker 1 in turn:
 
-    save: while a checkpoint is written, after the first evaluation of an attempt
-    train: at a random time within a second after that evaluation
-    start: at a random time within 8 s after the start of an attempt
-    random: at a random time within 20 s after the start of an attempt, and after an evaluation of
-        any earlier one
+    save: while a checkpoint is written, after the first log line about steps of an attempt
+    train: at a random time within a second after that line
+    random: at a random time within 45 s after the start of an attempt
 
 Prints one JSON object: "exit", the exit code of the launcher, "attempts", their number, and
 "killed", with for each kill
@@ -100,17 +98,13 @@ def kill(job, number, moment, worker, draw):
     if not wait_for(job, lambda: len(job.attempts()) > number):
         return None
     begin = time.time()
-    evaluated = "evaluation at step"
     if moment in ("save", "train"):
-        wait_for(job, lambda: evaluated in job.attempts()[number])
-        time.sleep(draw.uniform(0, 1) if moment == "train" else 0)
-        if moment == "save":
-            since = time.time()
-            wait_for(job, lambda: job.is_saving(since))
+        wait_for(job, lambda: re.search(r"\] step \d+/", job.attempts()[number]))
+    if moment == "save":
+        since = time.time()
+        wait_for(job, lambda: job.is_saving(since))
     else:
-        time.sleep(draw.uniform(0, 8 if moment == "start" else 20))
-        if moment == "random":
-            wait_for(job, lambda: evaluated in job.log.read_text())
+        time.sleep(draw.uniform(0, 1 if moment == "train" else 45))
     # It may not have been started yet.
     if not wait_for(job, lambda: (pid := job.pid(worker)) and _kill(pid)):
         return None
