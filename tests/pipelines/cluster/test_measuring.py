@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import sys
 
 import pytest
 
@@ -179,10 +180,26 @@ def test_a_cpu_needs_a_limit():
     assert measuring.this_device(4)["device"] == "CPU"
 
 
-def test_a_process_that_fails_for_another_reason():
-    broken = dataclasses.replace(REQUEST, assignments=("model.name=ViT-X/3",))
-    with pytest.raises(RunError, match="Measuring model.name=ViT-X/3 with 2 images.*ViT-X/3"):
-        measuring.attempt(broken)
+@pytest.mark.parametrize(
+    ("end", "fits"),
+    [
+        ("print('TensorFlow says a line'); print('{\"peak\": 3}')", True),
+        (f"sys.exit({measuring.OUT_OF_MEMORY})", False),
+        ("os.kill(os.getpid(), 9)", False),
+        ("print('what():  std::bad_alloc', file=sys.stderr); os.abort()", False),
+    ],
+)
+def test_how_a_process_ends(monkeypatch, end, fits):
+    command = [sys.executable, "-I", "-S", "-c", f"import os, sys; {end}"]
+    monkeypatch.setattr(measuring, "tied", lambda started: command)
+    assert measuring.attempt(REQUEST) == ({"peak": 3} if fits else None)
+
+
+def test_a_process_that_fails_for_another_reason(monkeypatch):
+    command = [sys.executable, "-I", "-S", "-c", "raise ValueError('no model')"]
+    monkeypatch.setattr(measuring, "tied", lambda started: command)
+    with pytest.raises(RunError, match="model.layers=1 with 2 images.*code 1: ValueError: no mod"):
+        measuring.attempt(REQUEST)
 
 
 def measured(request, tmp_path):
@@ -191,7 +208,9 @@ def measured(request, tmp_path):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("passes", ["inference", "training"])
+@pytest.mark.parametrize(
+    "passes", ["inference", pytest.param("training", marks=pytest.mark.heavy("training"))]
+)
 def test_a_real_measurement(tmp_path, passes):
     """Its memory is more than that of the images, its times are times."""
     request = dataclasses.replace(REQUEST, passes=passes, most_bytes=4 * 10**9)

@@ -7,7 +7,7 @@ worker 0 and worker 1 in turn:
 
     save: while a checkpoint is written, after the first log line about steps of an attempt
     train: at a random time within a second after that line
-    random: at a random time within 45 s after the start of an attempt
+    random:SECONDS: at a random time within so many seconds after the start of an attempt
 
 Prints one JSON object: "exit", the exit code of the launcher, "attempts", their number, and
 "killed", with for each kill
@@ -104,7 +104,7 @@ def kill(job, number, moment, worker, draw):
         since = time.time()
         wait_for(job, lambda: job.is_saving(since))
     else:
-        time.sleep(draw.uniform(0, 1 if moment == "train" else 45))
+        time.sleep(draw.uniform(0, float(moment.partition(":")[2] or 1)))
     # It may not have been started yet.
     if not wait_for(job, lambda: (pid := job.pid(worker)) and _kill(pid)):
         return None
