@@ -34,7 +34,8 @@ from pipelines.runs import checkpoints
 from pipelines.runs.workdir import Workdir
 from tests.pipelines.tiny import as_flags
 
-_POLL = 0.001
+# Seconds between two looks; a checkpoint is written within milliseconds.
+_POLL, _SHORT_POLL = 0.02, 0.001
 _STARTED = "started 2 workers\n"
 
 
@@ -84,12 +85,12 @@ class Job:
             return False
 
 
-def wait_for(job, condition):
+def wait_for(job, condition, poll=_POLL):
     """Waits; returns False if the job ends before."""
     while not condition():
         if job.ended():
             return False
-        time.sleep(_POLL)
+        time.sleep(poll)
     return True
 
 
@@ -101,12 +102,15 @@ def kill(job, number, moment, worker, draw):
     if moment in ("save", "train"):
         wait_for(job, lambda: re.search(r"\] step \d+/", job.attempts()[number]))
     if moment == "save":
-        since = time.time()
-        wait_for(job, lambda: job.is_saving(since))
+        pid, since = job.pid(worker), time.time()
+        wait_for(job, lambda: job.is_saving(since), _SHORT_POLL)
+        if pid is not None:
+            _kill(pid)
     else:
         time.sleep(draw.uniform(0, float(moment.partition(":")[2] or 1)))
-    # It may not have been started yet.
-    if not wait_for(job, lambda: (pid := job.pid(worker)) and _kill(pid)):
+        # It may not have been started yet.
+        wait_for(job, lambda: (pid := job.pid(worker)) and _kill(pid))
+    if job.ended():
         return None
     wait_for(job, lambda: job.pid(worker) is None or len(job.attempts()) > number + 1)
     resumed = re.search(r"resuming from step (\d+)", job.attempts()[number])
