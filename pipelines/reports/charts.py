@@ -101,6 +101,8 @@ def line_chart(curves, x_label, y_label, percent=False, log=False, png=False) ->
             axes.set_yscale("log", base=2)
         figure.legend(axes.lines, list(curves), loc="outside upper left", ncols=MAX_CURVES)
         axes.set_xlabel(x_label)
+        if png:  # A page has it as the title.
+            axes.set_ylabel(y_label)
         axes.grid(axis="y")
         axes.spines[["left", "top", "right"]].set_visible(False)
         axes.tick_params(length=0, pad=8)
