@@ -82,7 +82,10 @@ def _define_measure(values):
     own = {"flag_values": values}
     flags.DEFINE_bool("measure", False, "Measure models on this machine instead.", **own)
     flags.DEFINE_list(
-        "models", None, "With --measure: names of models; by default those of figure 12.", **own
+        "models",
+        None,
+        "With --measure: names of models; by default those of table 1, and BiT.",
+        **own,
     )
     flags.DEFINE_string(
         "sizes", None, "With --measure: image sizes; by default 64,128,224,384,512.", **own

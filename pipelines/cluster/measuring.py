@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 # Exit code of a measuring process that needs more memory than it may use.
 OUT_OF_MEMORY = 77
-# The models of figure 12: those of table 1, and BiT.
+# The models of table 1 with the patches of table 5, and BiT.
 MODELS = (
     *("ViT-B/32", "ViT-B/16", "ViT-L/32", "ViT-L/16", "ViT-H/14"),
     *("BiT-R50x1", "BiT-R50x2", "BiT-R152x4"),
