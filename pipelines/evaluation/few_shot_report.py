@@ -90,12 +90,8 @@ def run(source, splits, strategy, settings, *, output, batch_size, bad_images, o
         check_single_label(examples)
     if storage.exists(output) and not storage.is_folder(output):
         raise UserError(f"--output {output} is a file. Name a directory.")
-    with strategy.scope():
-        model, preprocessing, _ = source.open_model(opening)
-    if not model.config.pooled:
-        raise UserError(f"{source.name} is unpooled: it has features per patch, not per image.")
+    model, preprocessing = _open_model(source, strategy, opening)
     check_same_data("data", splits)
-    check_same_weights(f"weights of {source.name}", model.weights)
     if current().is_chief:
         storage.make_folders(output)
     digest = feature_cache.model_digest(model, preprocessing)
@@ -142,6 +138,16 @@ def run(source, splits, strategy, settings, *, output, batch_size, bad_images, o
         record |= results
         _write(output, record)
     return record
+
+
+def _open_model(source, strategy, opening):
+    """The model and its preprocessing."""
+    with strategy.scope():
+        model, preprocessing, _ = source.open_model(opening)
+    if not model.config.pooled:
+        raise UserError(f"{source.name} is unpooled: it has features per patch, not per image.")
+    check_same_weights(f"weights of {source.name}", model.weights)
+    return model, preprocessing
 
 
 def _write(output, record):

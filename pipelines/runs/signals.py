@@ -33,9 +33,9 @@ def interruptible():
 class Signals:
     """Records Ctrl-C and SIGTERM, so that a run can check for them between two steps.
 
-    A second Ctrl-C ends the process as usual. A second SIGTERM changes nothing: a scheduler may send
-    it to a worker and to the launcher, which sends it on. Outside the main thread, Python cannot
-    install handlers, so signals are handled as usual.
+    A second Ctrl-C ends the process as usual. A second SIGTERM changes nothing: a scheduler may
+    send it to a worker and to the launcher, which sends it on. Outside the main thread, Python
+    cannot install handlers, so signals are handled as usual.
     """
 
     def __init__(self):

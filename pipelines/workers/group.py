@@ -19,7 +19,7 @@ import time
 
 from pipelines import errors
 from pipelines.config.fields import differences
-from pipelines.errors import Interrupted, RunError, UserError, WorkerError, counted
+from pipelines.errors import Interrupted, RunError, UserError, WorkerError
 
 # Seconds without a word from a process, which says something every second. Long calls of
 # TensorFlow may hold Python's lock for some seconds.
@@ -242,12 +242,9 @@ class Group:
         now, rounds = time.monotonic(), {self.index: self._round, **self._rounds}
         silent = [peer for peer, heard in self._heard.items() if now - heard > 5 * _BEAT]
         behind = [peer for peer, begun in rounds.items() if begun < max(rounds.values())]
-        who = (
-            " or ".join(map(self._named, silent or behind))
-            or f"One of {counted(self.count, 'worker')}"
-        )
+        who = " or ".join(map(self._named, silent or behind))
         return (
-            f"{who} hangs: no step, evaluation or "
+            f"{who or f'One of {self.count} workers'} hangs: no step, evaluation or "
             f"checkpoint was finished for {self._timeout:g} seconds (train.worker_timeout)."
         )
 

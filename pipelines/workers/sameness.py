@@ -24,8 +24,6 @@ def program(devices) -> dict:
     Args:
         devices: text about those that share its part of a batch.
     """
-    import pipelines
-
     ops = custom_ops.describe()
     return {
         "devices": devices,
@@ -42,8 +40,8 @@ def program(devices) -> dict:
         },
         "code": {
             path: digest
-            for package in (custom_ops, vit_tf, pipelines)
-            for path, digest in _code(os.path.dirname(package.__file__))
+            for package in (custom_ops.__file__, vit_tf.__file__, os.path.dirname(__file__))
+            for path, digest in _code(os.path.dirname(package))
         },
     }
 

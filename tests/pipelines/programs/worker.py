@@ -16,6 +16,7 @@ import pytest
 from pipelines.runs import multi_worker, progress
 from pipelines.training import loop, train_step
 from pipelines.workers import sameness
+from pipelines.workers.group import current
 from tests.pipelines.training.faults import BAD, experiment_with, ids_of, spoil
 
 
@@ -40,42 +41,46 @@ def terminated():
 
 def killed():
     """It is killed after three loops."""
-    _after(3, signal.SIGKILL)
+    _after(3, lambda: os.kill(os.getpid(), signal.SIGKILL))
 
 
 def stopped():
     """It stands still after three loops, as a machine that hangs."""
-    _after(3, signal.SIGSTOP)
+    _after(3, lambda: os.kill(os.getpid(), signal.SIGSTOP))
 
 
-def _after(loops, number):
+def sleeping():
+    """Its main thread waits for ever after three loops, as for a disk that does not answer."""
+    _after(3, signal.pause)
+
+
+def _after(loops, happens):
     train, count = loop.TrainingLoop._train, []
 
     def run(self, step):
         count.append(step)
         if len(count) > loops:
-            os.kill(os.getpid(), number)
+            happens()
         return train(self, step)
 
     loop.TrainingLoop._train = run
 
 
-def sleeping():
-    """Its main thread waits for ever after three loops, as for a disk that does not answer."""
-    train, count = loop.TrainingLoop._train, []
-
-    def run(self, step):
-        count.append(step)
-        if len(count) > 3:
-            signal.pause()
-        return train(self, step)
-
-    loop.TrainingLoop._train = run
+def impatient():
+    """After two loops it soon misses a worker; compiling takes longer on a busy machine."""
+    _after(2, lambda: setattr(current(), "_timeout", 6))
 
 
 def not_finite():
     """The last image of batch 6 of `faults` is not a number."""
-    spoil(pytest.MonkeyPatch(), ids_of(experiment_with(), BAD)[-1:])
+    build = train_step.Trainer.__init__
+
+    def init(self, *arguments):
+        # Not before: TensorFlow's strategy is made first.
+        spoil(pytest.MonkeyPatch(), ids_of(experiment_with(), BAD)[-1:])
+        build(self, *arguments)
+
+    train_step.Trainer.__init__ = init
 
 
 def elsewhere():
@@ -118,6 +123,8 @@ def other_ops():
 
 
 def main(event, worker, command, *arguments):
+    if event in ("stopped", "sleeping"):
+        impatient()
     if worker == "all" or f"--worker_index={worker}" in arguments:
         globals()[event]()
     sys.argv = [command, *arguments]

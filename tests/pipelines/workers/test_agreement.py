@@ -116,15 +116,14 @@ def test_a_step_that_is_not_finite(tmp_path, monkeypatch, action):
     assert len(records(tmp_path / "run")) == 1
 
 
-def test_different_data_under_one_name(tmp_path):
+def test_different_data(tmp_path):
     """The machines have different folders of the same name."""
     _write_images(tmp_path / "data")
-    _write_images(tmp_path / "elsewhere" / "data", bad=(20,))
+    _write_images(tmp_path / "elsewhere" / "data", count=66)
     settings = as_flags(*_settings("data"))
     command = ["-m", PROGRAM, "elsewhere", 1, "pretrain", f"--workdir={tmp_path}/run", *settings]
     for worker in run(tmp_path, *command, code=2):
         assert "have different training data (worker 0 -> worker 1): " in worker.error
-        assert "dark/20.png" in worker.error
     assert not (tmp_path / "run").exists()
 
 
