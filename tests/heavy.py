@@ -38,6 +38,7 @@ GROUPS = {
             "pipelines/runs/",
             "pipelines/tasks/",
             "pipelines/cluster/",
+            "pipelines/launch.py",
             "pipelines/workers/",
             "vit_tf/models/",
         ),
