@@ -183,6 +183,17 @@ def test_a_signal_ends_all_workers(process, tmp_path, number, steps, code, text)
 
 
 @pytest.mark.process
+def test_a_second_ctrl_c_kills_the_workers(process, tmp_path):
+    launched = process([[["deaf", "sleep 60"]] * 2])
+    launched.send_signal(signal.SIGINT)
+    assert launched.stdout.readline().startswith("SIGINT: saving")
+    launched.send_signal(signal.SIGINT)
+    launched.communicate(timeout=50)
+    assert launched.returncode == 130
+    assert all(is_gone(worker["pid"]) for worker in started(tmp_path / "workers").values())
+
+
+@pytest.mark.process
 def test_workers_that_were_interrupted_by_others_are_not_started_again(process, tmp_path):
     launched = process([[["save"], ["save"]]])
     for worker in started(tmp_path / "workers").values():
