@@ -197,9 +197,10 @@ def test_a_lost_worker_ends_the_others(tmp_path, event, worker):
         other = workers[1 - worker]
         if event == "killed":
             assert workers[worker].code == -signal.SIGKILL
-        begin = time.monotonic()
+            begin = time.monotonic()
         assert other.code == 76, other.output
-        assert time.monotonic() - begin < 60
+        if event == "killed":  # What hangs does not say since when.
+            assert time.monotonic() - begin < 60
         text = other.error
     assert text.startswith(f"Worker {worker} (localhost:")
     assert ("was lost: its process" if event == "killed" else "hangs: no step, ") in text
