@@ -76,15 +76,23 @@ class _Chief:
 
     def links(self):
         """The links to all others, by index."""
-        while missing := set(range(self._place.count)) - set(self._processes):
+        while missing := self._missing():
             try:
                 link, hello = self._next_worker(self._deadline)
             except TimeoutError:
-                self._refuse(WorkerError(self._absent(sorted(missing))))
+                self._refuse(WorkerError(self._absent(missing)))
             self._welcome(link, hello)
         for link in self._links.values():
             link.send({"go": True})
         return self._links
+
+    def _missing(self):
+        """The indices of the workers that have not come, or have gone again."""
+        for index, link in list(self._links.items()):
+            if not link.is_open():
+                self._links.pop(index).close()
+                del self._processes[index]
+        return sorted(set(range(self._place.count)) - set(self._processes))
 
     def _next_worker(self, deadline):
         """The link to the next worker that comes, and what it says first.
@@ -103,6 +111,7 @@ class _Chief:
 
     def _welcome(self, link, hello):
         index, process = hello["index"], hello["process"]
+        self._missing()  # It may have been started again.
         known = self._processes.get(index)
         self._links[index if known is None else -1] = link
         if changed := differences(self._hello["own"], hello["own"]):

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import socket
 import threading
 
 # Bytes of a message; larger ones are those of another program.
@@ -43,6 +44,16 @@ class Link:
         if not line.endswith(b"\n"):
             raise ValueError("it does not send lines of JSON")
         return json.loads(line)
+
+    def is_open(self) -> bool:
+        """Whether the other side has not closed the connection; it must have nothing to say."""
+        self._connection.settimeout(0)
+        try:
+            return bool(self._connection.recv(1, socket.MSG_PEEK))
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
 
     def close(self):
         """Ends the connection."""

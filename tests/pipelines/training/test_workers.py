@@ -81,6 +81,7 @@ def test_resumed_workers_equal_one_device(interrupted, whole, tmp_path):
     assert starts[0]["strategy"] == "2 replicas on CPU of 2 workers"
 
 
+@pytest.mark.heavy("training")
 def test_a_run_of_two_workers_resumes_on_one_device(interrupted, whole, tmp_path):
     shutil.copytree(interrupted[0], tmp_path / "run")
     train(tiny_experiment(*MUCH), tmp_path / "run", one_device())
@@ -181,15 +182,9 @@ def test_files_equal_one_process_that_is_fed_the_slices_of_both_hosts(records, t
 FAST = as_flags("model.layers=1", "train.steps=20000", "train.checkpoint_every=0")
 
 
+@pytest.mark.heavy("training")
 @pytest.mark.parametrize(
-    ("event", "worker"),
-    [
-        ("killed", 1),
-        pytest.param("killed", 0, marks=pytest.mark.heavy("training")),
-        pytest.param("stopped", 1, marks=pytest.mark.heavy("training")),
-        pytest.param("stopped", 0, marks=pytest.mark.heavy("training")),
-        pytest.param("sleeping", 1, marks=pytest.mark.heavy("training")),
-    ],
+    ("event", "worker"), [("killed", 1), ("killed", 0), ("stopped", 1), ("sleeping", 1)]
 )
 def test_a_lost_worker_ends_the_others(tmp_path, event, worker):
     arguments = ["-m", PROGRAM, event, worker, "pretrain", "--workdir=run", *FAST]
@@ -197,9 +192,10 @@ def test_a_lost_worker_ends_the_others(tmp_path, event, worker):
         other = workers[1 - worker]
         if event == "killed":
             assert workers[worker].code == -signal.SIGKILL
-        begin = time.monotonic()
+            begin = time.monotonic()
         assert other.code == 76, other.output
-        assert time.monotonic() - begin < 60
+        if event == "killed":  # What hangs does not say since when.
+            assert time.monotonic() - begin < 60
         text = other.error
     assert text.startswith(f"Worker {worker} (localhost:")
     assert ("was lost: its process" if event == "killed" else "hangs: no step, ") in text

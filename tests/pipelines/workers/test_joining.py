@@ -11,6 +11,7 @@ import pytest
 from pipelines.errors import UserError, WorkerError
 from pipelines.workers import joining
 from pipelines.workers.group import Group
+from pipelines.workers.link import Link
 from pipelines.workers.places import Place
 from tests.pipelines.workers.local_workers import free_addresses
 
@@ -136,6 +137,27 @@ def test_two_workers_with_one_index(monkeypatch, join, processes):
         assert type(error) is UserError
         assert str(error).startswith("There are two workers 1: process ")
         assert "Give each its own --worker_index" in str(error)
+
+
+def test_a_worker_that_is_started_again_while_others_are_missing(join, processes):
+    addresses = tuple(free_addresses(3))
+
+    def come_and_go():
+        place = Place(addresses, 1)
+        hello = {"hello": "vit workers", "index": 1, "process": "gone", "workers": [*addresses]}
+        with socket.create_server(("", place.split(1)[1])) as server:
+            with joining._answering(server, "gone"):
+                link = Link(socket.create_connection(place.split(0)))
+                link.send(hello | {"own": {}})
+                time.sleep(0.5)
+                link.close()
+
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        first = pool.submit(lambda: (time.sleep(0.5), come_and_go()))
+        calls = [(Place(addresses, index), {}, 20) for index in range(3)]
+        groups = join(calls, [0, 2, 2])
+        first.result()
+    assert [type(group) for group in groups] == [Group] * 3
 
 
 def test_a_wrong_index(monkeypatch, join, processes):
