@@ -78,7 +78,7 @@ def _replace_copies(operation):
 def _reuse_arguments(module):
     """Lets each result overwrite an argument of its type, as TensorFlow does with variables.
 
-    Variables follow one another in the same order in arguments and results.
+    Those of one type are paired in their order: only the memory counts, since nothing runs.
     """
     (main,) = (
         x for x in module.body.operations if ir.StringAttr(x.attributes["sym_name"]).value == "main"

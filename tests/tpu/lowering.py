@@ -31,9 +31,7 @@ def training_step(experiment, num_classes=10, mixed_labels=False, stage="stableh
     return lower(trainer.replica_step, batch, trainer.strategy, stage)
 
 
-def evaluation_step(
-    experiment, num_classes=10, multi_label=False, stage="stablehlo_serialized"
-) -> bytes:
+def evaluation_step(experiment, num_classes=10, multi_label=False, stage="stablehlo_serialized"):
     """`Evaluator.replica_step`, on the part of a core of `train.batch_size` images.
 
     Args:
@@ -55,13 +53,13 @@ def evaluation_step(
 
 
 def lower(function, batch, strategy=None, stage="stablehlo_serialized"):
-    """The StableHLO of a function.
+    """The StableHLO or HLO of a function, before anything is optimized.
 
     Args:
         function: takes a nest of tensors; its variables become arguments and results.
         batch: the nest, of `tf.TensorSpec`.
         strategy: `OneCore`, whose replica calls the function; None: the function has no sums.
-        stage: "stablehlo_serialized", or "stablehlo" for text.
+        stage: "stablehlo_serialized" for bytes, or "hlo" for text.
 
     Raises:
         ValueError: if XLA has no kernel for an op.
