@@ -14,6 +14,7 @@ from pipelines.data.bad_images import INPUT_ERRORS, BadImages, explain_input_err
 from pipelines.data.order import EvalBatches
 from pipelines.data.sources.source import DataSource
 from pipelines.errors import DataError, UserError
+from pipelines.runs.host_reading import check_hosts
 from pipelines.runs.progress import compiling
 from pipelines.tasks import metrics
 from pipelines.tasks.average_precision import AveragePrecision, score_bytes
@@ -68,7 +69,12 @@ class EvaluationData:
             )
 
     def distributed(self, strategy):
-        """Returns the dataset for the replicas of a strategy, and its `EvalBatches`."""
+        """Returns the dataset for the replicas of a strategy, and its `EvalBatches`.
+
+        Raises:
+            DataError: if a host of the strategy cannot read the data.
+        """
+        check_hosts(strategy, self.source)
         replicas = strategy.num_replicas_in_sync
         batch_size = math.ceil(self.batch_size / replicas) * replicas
         dataset = strategy.distribute_datasets_from_function(

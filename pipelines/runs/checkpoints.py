@@ -42,10 +42,12 @@ class CheckpointStore:
         keep_every: also keeps every checkpoint whose step is a multiple of this number; 0 turns
             this rule off.
         before_save: called before a checkpoint is written; an error that it raises prevents that.
+        device: that reads and writes the files of TensorFlow; None: the hosts of the variables.
     """
 
-    def __init__(self, directory, state, *, keep_last, keep_every, before_save=None):
+    def __init__(self, directory, state, *, keep_last, keep_every, before_save=None, device=None):
         self._before_save = before_save
+        self._options = tf.train.CheckpointOptions(experimental_io_device=device)
         self._directory, self._state = directory, state
         self._keep_last, self._keep_every = keep_last, keep_every
 
@@ -116,7 +118,7 @@ class CheckpointStore:
             storage.upload_folder(staged, folder, last=[_CHECKSUMS])
 
     def _write_files(self, folder, step, score):
-        self._state.write(os.path.join(folder, _STATE))
+        self._state.write(os.path.join(folder, _STATE), self._options)
         files = {}
         for name in _files(folder):
             files[name] = _digest(os.path.join(folder, name))
@@ -164,7 +166,7 @@ class CheckpointStore:
 
     def _read(self, folder, step):
         try:
-            self._state.read(os.path.join(folder, _STATE)).assert_consumed()
+            self._state.read(os.path.join(folder, _STATE), self._options).assert_consumed()
         except (AssertionError, ValueError) as error:
             reason = str(error).splitlines()[0]
             raise RunError(

@@ -169,6 +169,14 @@ def is_tpu(strategy) -> bool:
     return strategy.extended.worker_devices[0].split(":")[-2] == "TPU"
 
 
+def file_device(strategy) -> str | None:
+    """The device of this process if it drives TPUs, whose variables are on hosts; else None.
+
+    A host may have other folders than this process, and other rights.
+    """
+    return "/job:localhost" if is_tpu(strategy) else None
+
+
 def num_hosts(strategy) -> int:
     """Returns the number of hosts that read data, each host its slice of every global batch."""
     contexts = []

@@ -22,11 +22,12 @@ from pipelines.optimization.schedules import LINEAR_END, make_schedule
 from pipelines.reports.reconstructions import Reconstructions
 from pipelines.runs import checkpoints, manifest
 from pipelines.runs.checkpoints import CheckpointStore
+from pipelines.runs.host_reading import check_hosts
 from pipelines.runs.lock import written_by_chief
 from pipelines.runs.log_lines import LogFile, attached
 from pipelines.runs.progress import Progress
 from pipelines.runs.signals import Signals
-from pipelines.runs.strategies import describe, is_tpu, num_hosts
+from pipelines.runs.strategies import describe, file_device, is_tpu, num_hosts
 from pipelines.runs.workdir import Workdir
 from pipelines.stored_models import model_source
 from pipelines.training.actions import run_actions
@@ -112,6 +113,7 @@ def _train(prepared, run, strategy, log_file, on_metrics):
     # A resumed run does not need its initial weights.
     starts = is_new and experiment.init_from
     initial = model_source.find(starts, experiment.init_weights) if starts else None
+    check_hosts(strategy, data.source)
     trainer = build_trainer(experiment, prepared.task, strategy)
     store = CheckpointStore(
         run.checkpoints,
@@ -119,6 +121,7 @@ def _train(prepared, run, strategy, log_file, on_metrics):
         keep_last=settings.keep_last,
         keep_every=settings.keep_every,
         before_save=run.sync,
+        device=file_device(strategy),
     )
     encoder = prepared.task.encoder(trainer.model)
     step = _restore(trainer, store, run, encoder, initial, data.preprocessing)

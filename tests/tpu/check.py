@@ -1,13 +1,16 @@
 """Compiles the training and evaluation steps ahead of time for TPUs, on a machine without a TPU.
 
-TensorFlow lowers each step to StableHLO; the compiler for TPUs, in the separate environment
-.venv-tpu, compiles it for one core. Two steps must fail: one that does not fit into memory and one
-that decodes images. Exits with 1 if an outcome is not the expected one.
+TensorFlow lowers each step to StableHLO, with its sums over the cores; the compiler for TPUs, in
+the separate environment .venv-tpu, compiles it for 8 cores. The all-reduces of a training step must
+sum as many bytes as its parameters have, and the memory of a core is printed beside the planned
+one. Two steps must fail: one that does not fit into memory and one that decodes images. Exits with
+1 if an outcome is not the expected one. A large step may take longer than its limit: it is named.
 
 usage: python -m tests.tpu.check [WORD ...]     only cases whose name contains one of the words
 """
 
 import dataclasses
+import gc
 import json
 import pathlib
 import subprocess
@@ -17,27 +20,34 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from pipelines.config import override, recipes
+from pipelines.cluster.assumptions import Assumptions
+from pipelines.cluster.chips import find_chip
+from pipelines.cluster.planning import Plan
+from pipelines.config import Experiment, override, recipes
 from tests.checkout import ROOT
 from tests.pipelines.encoded import encode, pixels
 from tests.pipelines.families import axial_hybrid, axial_resnet, bit, stand_alone
 from tests.pipelines.tiny import tiny_experiment
-from tests.tpu.lowering import evaluation_step, lower, training_step
+from tests.tpu.all_reduces import summed_bytes
+from tests.tpu.lowering import CORES, evaluation_step, lower, training_step
+from tests.vit_tf.parameter_formulas import by_formula
 
 PYTHON = ROOT / ".venv-tpu" / "bin" / "python"
 INSTALLED = ROOT / ".venv-tpu" / "installed"  # `make tpu-check` writes it after the installation.
 PROGRAM = pathlib.Path(__file__).with_name("compile_program.py")
-TOPOLOGIES = ("v5e:2x2", "v3:2x2")
-_TIMEOUT = 3600  # Seconds of one compilation.
+TOPOLOGIES = ("v5e:2x4", "v3:2x2")  # 8 cores each: a chip of v3 has two.
+_CLASSES = 1000  # of the large steps
+_TIMEOUT = 1800  # Seconds of one compilation.
 
 MEANING = """
-This shows: XLA's compiler for TPUs accepts the whole step of one replica, with its variables
-as arguments, and the step fits into the memory of one core. It does not show that TPUStrategy
-and the sums over cores work, that the libtpu of tensorflow-tpu accepts the same, what the step
-computes, and how fast. Nothing ran on a TPU."""
+This shows: XLA's compiler for TPUs accepts the whole step of one replica of 8, with its sums over
+the cores and its variables as arguments; the sums move as many bytes as the gradients have; and the
+step fits into the memory of a core. It does not show that TPUStrategy works, that the libtpu of
+tensorflow-tpu accepts the same, what the step computes, and how fast. Nothing ran on a TPU."""
 
-# Row of the table: case, topology, seconds, GB of arguments, of results, of temporaries, outcome.
-_ROW = "{:50}{:9}{:>9}{:>11}{:>9}{:>13}  {}"
+# Row of the table: case, topology, seconds, GB of arguments, of temporaries, of all that a core
+# needs, of all that is planned for it, GB that all-reduces sum and their number, outcome.
+_ROW = "{:50}{:9}{:>8}{:>10}{:>12}{:>8}{:>9}{:>11}{:>5}  {}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,14 +57,19 @@ class Case:
     Attributes:
         name: of the row in the table.
         module: function that returns the step as serialized StableHLO.
-        topologies: what it is compiled for, a core each.
+        topologies: what it is compiled for, all cores.
         refusal: part of the message with which it must fail; empty if it must compile.
+        experiment: of a large step: its memory is planned, and it may be unfinished when its time
+            is over.
+        parameters: number of values whose gradients it sums; None if they are not counted.
     """
 
     name: str
     module: Callable[[], bytes]
     topologies: tuple[str, ...] = TOPOLOGIES
     refusal: str = ""
+    experiment: Experiment | None = None
+    parameters: int | None = None
 
 
 def vit(*assignments):
@@ -74,12 +89,19 @@ def hybrid(*assignments):
     return vit("model.image_size=16", "model.layers=1", *own, *assignments)
 
 
-def base(batch_size, *assignments):
-    """ViT-B/16 as on JFT-300M, without dropout, in bfloat16."""
-    own = (f"train.batch_size={batch_size}", "train.accumulate_steps=1", "train.steps=1000")
-    return override(
-        recipes.get_recipe("jft_vit_b16"),
-        ["train.epochs=none", "model.dtype=mixed_bfloat16", *own, *assignments],
+def as_published(recipe, images, *assignments):
+    """A recipe for JFT-300M, in bfloat16, with some images on each core."""
+    own = (f"train.batch_size={CORES * images}", "train.steps=1000", "train.epochs=none")
+    return override(recipes.get_recipe(recipe), ["model.dtype=mixed_bfloat16", *own, *assignments])
+
+
+def large(name, experiment) -> Case:
+    """The training step of a model of the paper, with pre-logits."""
+    return Case(
+        name=name,
+        module=lambda: training_step(experiment, _CLASSES),
+        experiment=experiment,
+        parameters=by_formula(experiment.model.name, _CLASSES, representation=True),
     )
 
 
@@ -131,14 +153,18 @@ CASES = (
     Case(name="evaluate BiT", module=lambda: evaluation_step(bit())),
     Case(name="evaluate axial hybrid", module=lambda: evaluation_step(axial_hybrid())),
     Case(name="evaluate AxialResNet", module=lambda: evaluation_step(axial_resnet())),
-    Case(
-        name="train ViT-B/16, bf16, 64 images",
-        module=lambda: training_step(base(64), 1000),
-        topologies=TOPOLOGIES[:1],
+    large("train ViT-B/16, bf16, 64 images", as_published("jft_vit_b16", 64)),
+    large(
+        "train ViT-B/16, bf16, dropout, 64 images",
+        as_published("jft_vit_b16", 64, "model.dropout=0.1"),
+    ),
+    large(
+        "train ViT-H/14, bf16, recompute, 32 images",
+        as_published("jft_vit_h14", 32, "model.recompute=blocks"),
     ),
     Case(
         name="too large: 2 blocks of B/16, 4,096 images",
-        module=lambda: training_step(base(4096, "model.layers=2"), 1000),
+        module=lambda: training_step(as_published("jft_vit_b16", 4096, "model.layers=2"), _CLASSES),
         topologies=TOPOLOGIES[:1],
         refusal="RESOURCE_EXHAUSTED",
     ),
@@ -157,7 +183,10 @@ def missing() -> str:
 
 
 def compiled(module, topology) -> dict:
-    """The report of `compile_program.py` about a module, serialized StableHLO."""
+    """The report of `compile_program.py` about a module, serialized StableHLO.
+
+    With only `given`, in seconds, if the compilation was ended.
+    """
     with tempfile.NamedTemporaryFile(suffix=".mlir") as file:
         file.write(module)
         file.flush()
@@ -169,42 +198,73 @@ def compiled(module, topology) -> dict:
                 timeout=_TIMEOUT,
             )
         except subprocess.TimeoutExpired:
-            return {"error": f"the compilation was ended after {_TIMEOUT} s"}
+            return {"given": _TIMEOUT}
     if done.returncode:
         last = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]
         return {"error": last}
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def planned_memory(experiment, topology) -> int:
+    """Bytes that `pipelines.plan` expects on each device of a topology."""
+    chip = find_chip(topology.partition(":")[0])
+    plan = Plan(
+        experiment=experiment,
+        config=experiment.model_config(_CLASSES),
+        chip=chip,
+        chips=CORES // chip.devices,
+        assumptions=Assumptions(),
+    )
+    return plan.needed_memory
+
+
+def objection(case, report) -> str:
+    """What is wrong with the outcome of a case; empty if it is the expected one."""
+    if "given" in report:
+        return "" if case.experiment else f"not finished in {report['given']:,} s"
+    error = report.get("error", "")
+    if case.refusal:
+        return "" if case.refusal in error else error or "compiles, but must fail"
+    if error or case.parameters is None:
+        return error
+    # Gradients are float32, and the loss is summed with them.
+    summed, expected = summed_bytes(report["all_reduces"]), 4 * (case.parameters + 1)
+    return "" if summed == expected else f"sums {summed:,} bytes, expected {expected:,}"
+
+
 def outcomes(case):
-    """Compiles a case; yields `(topology, report, whether the outcome is the expected one)`."""
+    """Compiles a case; yields `(topology, report, objection)`."""
     try:
         module = case.module()
     except ValueError as error:  # XLA has no kernel for an op.
-        yield "", {"error": str(error)}, _is_expected(case, str(error))
+        report = {"error": str(error)}
+        yield "", report, objection(case, report)
         return
+    gc.collect()  # The variables of a large model are not needed while it is compiled.
     for topology in case.topologies:
         report = compiled(module, topology)
-        yield topology, report, _is_expected(case, report.get("error", ""))
+        yield topology, report, objection(case, report)
 
 
-def _is_expected(case, error):
-    return case.refusal in error if case.refusal else not error
-
-
-def row(case, topology, report, is_expected) -> str:
+def row(case, topology, report, wrong) -> str:
     """A row of the table."""
-    gigabytes = [
-        f"{report[key] / 1e9:.3f}" if key in report else ""
-        for key in ("arguments", "results", "temporaries")
-    ]
-    seconds = f"{report['seconds']:.1f}" if "seconds" in report else ""
-    error = " ".join(report.get("error", "").split())[:200]
-    if is_expected:
-        outcome = f"fails as expected: {error[:100]}" if case.refusal else "fits"
+    cells = [""] * 7
+    if "seconds" in report:
+        own, more = report["arguments"], report["results"] - report["aliased"]
+        together = own + more + report["temporaries"]
+        planned = planned_memory(case.experiment, topology) if case.experiment else None
+        lines = report["all_reduces"]
+        sizes = (own, report["temporaries"], together, planned, summed_bytes(lines))
+        shown = ["" if size is None else f"{size / 1e9:.3f}" for size in sizes]
+        cells = [f"{report['seconds']:.0f}", *shown, f"{len(lines)}"]
+    if wrong:
+        outcome = f"WRONG: {wrong[:200]}"
+    elif "given" in report:
+        outcome = f"not finished in {report['given']:,} s"
     else:
-        outcome = f"WRONG: {error or 'compiles, but must fail'}"
-    return _ROW.format(case.name, topology, seconds, *gigabytes, outcome)
+        error = report.get("error", "")[:100]
+        outcome = f"fails as expected: {error}" if case.refusal else "fits"
+    return _ROW.format(case.name, topology, *cells, " ".join(outcome.split()))
 
 
 def main(words) -> int:
@@ -212,15 +272,16 @@ def main(words) -> int:
     if missing():
         print(missing(), file=sys.stderr)
         return 2
-    header = ("step", "core of", "seconds", "arguments", "results", "temporaries", "outcome")
-    print(_ROW.format(*header), "(sizes in GB)", flush=True)
+    header = ("step", "cores", "seconds", "arguments", "temporaries", "a core", "planned")
+    print(_ROW.format(*header, "all-reduce", "", "outcome"), "(sizes in GB)", flush=True)
     chosen = [case for case in CASES if not words or any(word in case.name for word in words)]
-    wrong = 0
+    wrong = unfinished = 0
     for case in chosen:
-        for topology, report, is_expected in outcomes(case):
-            wrong += not is_expected
-            print(row(case, topology, report, is_expected), flush=True)
-    print(f"{len(chosen)} steps, {wrong} wrong outcomes")
+        for topology, report, problem in outcomes(case):
+            wrong += bool(problem)
+            unfinished += "given" in report and not problem
+            print(row(case, topology, report, problem), flush=True)
+    print(f"{len(chosen)} steps, {wrong} wrong outcomes, {unfinished} not finished")
     print(MEANING)
     return 1 if wrong else 0
 

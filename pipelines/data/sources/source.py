@@ -115,6 +115,16 @@ class DataSource:
         """
         raise TypeError(f"{type(self).__name__} must implement `load`.")
 
+    def load_at(self, indices) -> tf.data.Dataset:
+        """Like `load`, for the examples at increasing indices, int64 `[n]`; errors of `locate`."""
+        location = self.locate(indices)
+        return self.load(
+            {
+                key: tf.constant(column, self.location_signature[key].dtype)
+                for key, column in location.items()
+            }
+        )
+
     def read(self, indices):
         """Returns the `Examples` at some indices, in this order.
 
@@ -130,14 +140,8 @@ class DataSource:
 
     def _read_stored(self, indices):
         """Images and labels, as in `Examples`, at increasing indices, int64 `[n]`."""
-        dataset = self.load(
-            {
-                key: tf.constant(column, self.location_signature[key].dtype)
-                for key, column in self.locate(indices).items()
-            }
-        )
         images, labels = [np.zeros(0, object)], []
-        for batch in on_own_threads(dataset).as_numpy_iterator():
+        for batch in on_own_threads(self.load_at(indices)).as_numpy_iterator():
             images.append(batch[0])
             labels += [*batch[1]]
         return np.concatenate(images), from_rows(labels, self.multi_label)

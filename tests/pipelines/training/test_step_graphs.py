@@ -9,6 +9,7 @@ import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
 from pipelines.evaluation.evaluation_step import EvaluationData, Evaluator
+from pipelines.evaluation.features import FeatureExtractor
 from pipelines.tasks.task import task_of
 from pipelines.training import train, train_step
 from pipelines.training.train import build_trainer
@@ -17,6 +18,7 @@ from tests.pipelines.tiny import tiny_experiment, two_replicas
 from tests.pipelines.training.faults import train_data
 
 PYTHON = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
+TRAIN = "data.train_split=train"
 # Their results have sizes that depend on values.
 DYNAMIC = {"Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2", "Where", "ListDiff"}
 
@@ -124,14 +126,26 @@ def test_the_host_changes_no_variable_of_the_device(deterministic, device, monke
     assert of_variables(nodes) == expected | ({"AssignAddVariableOp"} if measures else set())
 
 
-def test_an_evaluation_step_only_measures():
-    experiment, strategy = axial_resnet("data.train_split=train"), two_replicas()
+def evaluation_nodes(experiment, strategy, dtype, of_features=False):
+    """The nodes of a step of an evaluation, or of the features of a model."""
     data = train_data(experiment)
     task = task_of(experiment, experiment.model_config(data.source.num_classes))
     with strategy.scope():
-        model = task.create_model("mixed_bfloat16")
+        model = task.create_model(dtype)
     data = EvaluationData(source=data.source, preprocessing=data.preprocessing, batch_size=16)
+    if of_features:
+        extractor = FeatureExtractor(task.features(model), strategy, data)
+        return nodes_of(extractor._distributed_step, iter(extractor._dataset))
     evaluator = Evaluator(model, strategy, data, task)
-    nodes = nodes_of(evaluator.eval_step, iter(evaluator.eval_dataset))
+    return nodes_of(evaluator.eval_step, iter(evaluator.eval_dataset))
+
+
+@pytest.mark.parametrize("kind", ["classes", "masked patches", "features"])
+def test_an_evaluation_step_only_measures(kind):
+    masks = kind == "masked patches"
+    own = ("model.layers=1", "task=masked_patches")
+    experiment = tiny_experiment(*own, TRAIN) if masks else axial_resnet(TRAIN)
+    dtype = "float32" if masks else "mixed_bfloat16"
+    nodes = evaluation_nodes(experiment, two_replicas(), dtype, of_features=kind == "features")
     assert_device_only(nodes)
     assert of_variables(nodes) == {"ReadVariableOp"}
