@@ -33,6 +33,7 @@ COMMANDS = {
     "pipelines.sweep",
     "pipelines.dedup",
     "pipelines.plan",
+    "pipelines.paper",
     "pipelines.batch",
     "pipelines.make_tfrecords",
     "pipelines.convert",

@@ -1,0 +1,154 @@
+"""Runs the units of experiments in one folder, which several processes may share.
+
+A finished unit has a result and never runs again. The lock of a unit's folder is what a process
+takes, so processes run different units, and each waits for the results of the others.
+"""
+
+import dataclasses
+import datetime
+import logging
+import os
+import time
+from collections.abc import Mapping, Sequence
+
+from pipelines.errors import InUseError, RunError, UserError
+from pipelines.replication.units import RESULT, UNIT, Unit
+from pipelines.runs.json_file import read_json, write_json
+from vit_tf.files import storage
+
+_log = logging.getLogger(__name__)
+
+# Seconds between two looks at units of other processes.
+_POLL = 2.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Expected:
+    """What an experiment takes.
+
+    Attributes:
+        units: number of its units.
+        seconds: of all of them, on 2 quiet cores.
+    """
+
+    units: int
+    seconds: float
+
+
+class Lab:
+    """Runs units: what an experiment gets.
+
+    Args:
+        root: the folder of all units.
+        strategy: the `tf.distribute.Strategy` to train and evaluate with.
+        expected: what each experiment takes by name, for the time left.
+    """
+
+    def __init__(self, root, strategy, expected: Mapping[str, Expected]):
+        self.root = storage.normal(root)
+        self._strategy, self._expected = strategy, expected
+        self._name = ""
+        self._finished = {name: set() for name in expected}
+        self._announced = set()
+        self._results = {}  # By folder; a result never changes.
+        self._took = self._should_take = 0.0
+
+    def begin(self, name):
+        """Names the experiment whose units follow."""
+        self._name = name
+
+    def results(self, units: Sequence[Unit]) -> list[dict]:
+        """The results of units, in their order; runs those that have none.
+
+        Raises:
+            RunError: if a loss is not finite.
+            UserError: if a result is damaged.
+            Interrupted: after a signal.
+        """
+        if needs := list(dict.fromkeys(need for unit in units for need in unit.needs)):
+            self.results(needs)
+        while left := [unit for unit in units if self._result(unit) is None]:
+            tried = [self._run(unit) for unit in left if self._result(unit) is None]
+            if tried and not any(tried):
+                time.sleep(_POLL)
+        for unit in units:
+            if "failed" in self._result(unit):
+                raise RunError(f"{unit.folder}: {self._result(unit)['failed']}")
+        return [self._result(unit) for unit in units]
+
+    def seconds(self) -> float:
+        """The time that the units of the present experiment took, on their last start."""
+        folders = (os.path.join(self.root, x, UNIT) for x in self._finished[self._name])
+        return sum(read_json(path).get("seconds", 0.0) for path in folders)
+
+    def _run(self, unit):
+        """Runs a unit; returns whether it has a result, as another process may run it."""
+        is_new = unit.folder not in self._announced
+        if is_new:
+            self._announced.add(unit.folder)
+            number, count = len(self._finished[self._name]) + 1, self._expected[self._name].units
+            _log.info(f"\n{self._name}, run {number} of {count}: {unit.folder}{self._eta()}")
+        begin = time.perf_counter()
+        try:
+            result = unit.run(self.root, self._strategy)
+        except InUseError:
+            if is_new:
+                _log.info("another process runs it")
+            return False
+        seconds, folder = time.perf_counter() - begin, os.path.join(self.root, unit.folder)
+        write_json(os.path.join(folder, UNIT), {"settings": unit.settings, "seconds": seconds})
+        write_json(os.path.join(folder, RESULT), result)
+        expected = self._expected[self._name]
+        self._finished[self._name].add(unit.folder)
+        self._took += seconds
+        self._should_take += expected.seconds / expected.units
+        return True
+
+    def _result(self, unit):
+        """The result of a unit, or None."""
+        if unit.folder not in self._results:
+            path = os.path.join(self.root, unit.folder, RESULT)
+            if not storage.exists(path):
+                return None
+            result = read_json(path)
+            if not _is_result(result):
+                raise UserError(
+                    f"{path} is damaged. Restore it, or delete {os.path.dirname(path)}."
+                )
+            self._results[unit.folder] = result
+        self._finished[self._name].add(unit.folder)
+        return self._results[unit.folder]
+
+    def _eta(self):
+        """The time that is left if this process is alone."""
+        left = sum(
+            expected.seconds * max(0.0, 1 - len(self._finished[name]) / expected.units)
+            for name, expected in self._expected.items()
+        )
+        pace = self._took / self._should_take if self._should_take else 1.0
+        return f"  ETA {datetime.timedelta(seconds=round(pace * left))}"
+
+
+class Listing:
+    """Stands for a `Lab` and runs nothing: it notes the units that an experiment asks for.
+
+    Every result is the same, so an experiment that picks settings asks for as many units as with a
+    `Lab`, though maybe for others.
+    """
+
+    def __init__(self):
+        self.units = {}  # By folder, in order.
+
+    def results(self, units: Sequence[Unit]) -> list[dict]:
+        """Stands for `Lab.results`."""
+        for unit in units:
+            if unit.needs:
+                self.results(unit.needs)
+            self.units[unit.folder] = unit
+        return [unit.stand_in() for unit in units]
+
+
+def _is_result(result):
+    if "failed" in result:
+        return isinstance(result["failed"], str)
+    return all(type(value) in (int, float) for value in result.values())
