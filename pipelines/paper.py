@@ -13,6 +13,9 @@ labels are few? Each experiment states before its run what is expected and how i
 writes a page whose numbers lead to their runs; WORKDIR/index.html (default: runs/paper) has all of
 them. Without --run it runs the default ones.
 
+With --scale=full it runs the commands of a table or figure with the paper's models and data, which
+takes a cluster; --dry_run prints them, to be started anywhere, with what they take of chips.
+
 An interrupted call goes on when it is started again. Several processes may share a --workdir. The
 exit code is 1 if something does not show that must.
 
@@ -28,6 +31,15 @@ def define(values):
     flags.DEFINE_string(
         "run", None, "An experiment, such as E1, or a table, figure or section; or all.", **own
     )
+    flags.DEFINE_enum(
+        "scale",
+        "toy",
+        ["toy", "full"],
+        "With full, the commands of a table or figure with the paper's models and data.",
+        **own,
+    )
+    flags.DEFINE_string("chip", "v3", "The chip of --dry_run at full scale, as for plan.", **own)
+    flags.DEFINE_integer("chips", 128, "Their number.", lower_bound=1, **own)
     flags.DEFINE_bool("dry_run", False, "Print the runs of the experiments, and end.", **own)
     flags.DEFINE_bool(
         "report", False, "Write the page about all experiments again, and end.", **own
@@ -42,17 +54,22 @@ def main(values, arguments):
     if values.list:
         print("\n".join(catalog.describe()))
         return
-    toys = catalog.choose(values.run)
-    from pipelines.replication import study
+    studies = catalog.choose(values.run, values.scale)
+    from pipelines.replication import session
+    from pipelines.replication.full import plans
 
     workdir = values.workdir or os.path.join("runs", "paper")
     if values.dry_run:
-        print("\n".join(study.describe(toys)))
+        if values.scale == "full":
+            lines = [plans.describe(study.name, values.chip, values.chips) for study in studies]
+        else:
+            lines = [session.describe(studies)]
+        print("\n\n".join("\n".join(each) for each in lines))
         return
     if values.report:
-        print(study.rewrite(workdir))
+        print(session.rewrite(workdir))
         return
-    records = study.run(toys, workdir, request.strategy(values))
+    records = session.run(studies, workdir, request.strategy(values))
     if values.json:
         print_json(records)
 

@@ -1,16 +1,21 @@
-"""The experiments by name, and the tables and figures whose question they ask."""
+"""The studies by name, and the tables and figures whose question they ask."""
 
 import dataclasses
+import functools
 
 from pipelines.errors import UserError
-from pipelines.replication.experiment import Toy
+from pipelines.replication.full import results
+from pipelines.replication.full.parts import FULL
+from pipelines.replication.study import Study
 from pipelines.replication.toy.classifiers import CLASSIFIERS
+from pipelines.replication.toy.data_size import DATA_SIZE
 from pipelines.replication.toy.few_labels import FEW_LABELS
 from pipelines.replication.toy.gates import GATES
 from pipelines.replication.toy.positions import POSITIONS
+from pipelines.studies.sweep_table import aligned
 from vit_tf.config.near_names import did_you_mean
 
-TOYS = {toy.name: toy for toy in (GATES, POSITIONS, FEW_LABELS, CLASSIFIERS)}
+TOYS = {toy.name: toy for toy in (GATES, POSITIONS, FEW_LABELS, DATA_SIZE, CLASSIFIERS)}
 ALL = "all"
 
 
@@ -21,64 +26,108 @@ class Part:
     Attributes:
         title: what it shows.
         finding: what the paper concludes from it.
-        nearest: the toy experiment that comes nearest if none asks the same question, or the
-            command that shows the same of any model; None if there is an experiment.
+        nearest: what comes nearest where no study at toy scale asks the same question; "" if one
+            does.
+        instead: the command that shows it at full scale; "" if `FULL` has its commands.
     """
 
     title: str
     finding: str
-    nearest: str | None = None
+    nearest: str = ""
+    instead: str = ""
 
 
-_SWEEP = "the suites of pipelines.sweep fine-tune any model on these data"
-_INSPECT = "pipelines.inspect shows it of any model, also of those that the experiments train"
+_SUITES = "pipelines.sweep --suite fine-tunes any model on data of the paper"
+_INSPECT = "pipelines.inspect shows it of any model, also of those that the studies train"
+_DATA = "E3 asks about the number of images"
 PARTS = {
     "table2": Part(
-        "ViT against BiT and Noisy Student", "ViT-H/14 is ahead at a quarter of the cost", _SWEEP
+        "ViT against BiT and Noisy Student", "ViT-H/14 is ahead at a quarter of the cost", _SUITES
     ),
-    "table5": Part("fine-tuned accuracy by pre-training data", "more data, better models", _SWEEP),
-    "table6": Part("accuracy and cost of 18 models", "ViTs need less computation", _SWEEP),
+    "table5": Part("accuracy by the data of pre-training", "more data, better models", _DATA),
+    "table6": Part("accuracy and cost of 18 models", "ViTs need less computation", _DATA),
+    "table7": Part("Adam and SGD for ResNets", "Adam is better, but for ImageNet itself", _SUITES),
     "table8": Part("position embeddings", "without them it is worst; which one matters little"),
-    "table9": Part("19 tasks of VTAB", "larger models and more data are better", _SWEEP),
-    "section4.6": Part("masked patches", "they help, but less than pre-training with labels"),
-    "figure6": Part("attention to the image", "it attends to what matters", _INSPECT),
-    "figure7": Part("filters, positions, distances", "early heads look far too", _INSPECT),
-    "figure9": Part("class token or mean", "equal, if each has its own rate"),
-    "figure10": Part("position embeddings by settings", "the pattern depends on them", _INSPECT),
-    "figure11": Part("attention distance", "it grows with depth", _INSPECT),
-    "figure12": Part(
-        "speed and largest batch", "ViTs are as fast as ResNets", "pipelines.plan --measure does it"
+    "table9": Part("19 tasks of VTAB", "larger models and more data are better", _SUITES),
+    "section4.6": Part(
+        "masked patches",
+        "they help, but less than pre-training with labels",
+        instead="the recipes mpp_* of pipelines.pretrain",
     ),
-    "figure14": Part("attention to more images", "as figure 6", _INSPECT),
+    "figure2": Part("VTAB by groups of tasks", "ViT-H/14 is ahead in all but one", _SUITES),
+    "figure3": Part("ImageNet by the data of pre-training", "large models need much data"),
+    "figure4": Part("few shots by the number of images", "ResNets are ahead with few of them"),
+    "figure5": Part("accuracy against cost", "ViTs need less computation", _DATA),
+    "figure6": Part("attention to the image", "it attends to what matters", _INSPECT, _INSPECT),
+    "figure7": Part(
+        "filters, positions, distances", "some early heads look far", _INSPECT, _INSPECT
+    ),
+    "figure8": Part("shapes of a ViT", "depth helps most, width least", _DATA),
+    "figure9": Part("class token or mean", "equal, if each has its own rate"),
+    "figure10": Part(
+        "positions by other settings", "their pattern depends on them", _INSPECT, _INSPECT
+    ),
+    "figure11": Part("attention distance", "it grows with depth", _INSPECT, _INSPECT),
+    "figure12": Part(
+        "speed and largest batch",
+        "ViTs are about as fast as ResNets",
+        "pipelines.plan says what a model takes of a chip",
+        "pipelines.plan says what a model takes of a chip",
+    ),
+    "figure13": Part("axial models", "better for the same steps, slower", _DATA),
+    "figure14": Part("attention to more images", "as figure 6", _INSPECT, _INSPECT),
 }
 
 
-def choose(name) -> list[Toy]:
-    """The experiments that `--run` names; None means those of the default run.
+def choose(name, scale="toy") -> list[Study]:
+    """The studies that `--run` names; None means those of the default run.
 
     Raises:
-        UserError: for an unknown name, and for a part of the paper without an experiment.
+        UserError: for an unknown name, and for a part of the paper that has none.
     """
-    if name is None:
-        return [toy for toy in TOYS.values() if toy.default]
-    if name == ALL:
-        return list(TOYS.values())
-    if name in TOYS:
-        return [TOYS[name]]
-    if name not in PARTS:
+    if name is not None and name not in (*TOYS, *PARTS, ALL):
         hint = did_you_mean(name, [*TOYS, *PARTS, ALL]) or " --list prints the names."
         raise UserError(f"--run={name} is unknown.{hint}")
+    if scale == "full":
+        return _full(name)
+    if name is None:
+        return [toy for toy in TOYS.values() if toy.default]
+    if name in (*TOYS, ALL):
+        return [toy for toy in TOYS.values() if name in (toy.name, ALL)]
     found = [toy for toy in TOYS.values() if name in toy.paper]
     if not found:
-        raise UserError(f"{name} has no experiment at toy scale: {PARTS[name].nearest}.")
+        raise UserError(f"{name} has no study at toy scale: {PARTS[name].nearest}.")
     return found
 
 
-def describe() -> list[str]:
-    """Lines about all experiments, and about the parts of the paper."""
-    from pipelines.studies.sweep_table import aligned
+def _full(name):
+    if name is None or name in TOYS:
+        raise UserError(
+            f"--scale=full runs a table or figure. Name one with --run, such as --run {'table5'}."
+        )
+    if name == ALL:
+        return [_study(part) for part in FULL]
+    if name not in FULL:
+        raise UserError(f"{name} is not run: {PARTS[name].instead}.")
+    return [_study(name)]
 
-    rows = [["", "experiment", "minutes", "", "asks the question of"]]
+
+def _study(name):
+    part = PARTS[name]
+    return Study(
+        name=name,
+        title=part.title,
+        paper=(name,),
+        question=f"Does it show here: {part.finding}?",
+        setup="The commands of this project with the paper's settings; a number is that of the "
+        "last evaluation.",
+        run=functools.partial(results.run, name=name),
+    )
+
+
+def describe() -> list[str]:
+    """Lines about all studies, and about the parts of the paper."""
+    rows = [["", "at toy scale", "minutes", "", "asks the question of"]]
     rows += [
         [
             toy.name,
@@ -89,8 +138,9 @@ def describe() -> list[str]:
         ]
         for toy in TOYS.values()
     ]
-    parts = [["", "in the paper", "at toy scale"]]
+    parts = [["", "in the paper", "at toy scale", "at full scale"]]
     for name, part in PARTS.items():
         own = ", ".join(toy.name for toy in TOYS.values() if name in toy.paper)
-        parts.append([name, f"{part.title}: {part.finding}", own or part.nearest])
+        full = "here" if name in FULL else part.instead
+        parts.append([name, f"{part.title}: {part.finding}", own or part.nearest, full])
     return [*aligned(rows), "", *aligned(parts)]

@@ -76,18 +76,20 @@ class Table:
     Attributes:
         title: what the numbers are.
         columns: their names.
-        rows: name -> a cell for each column.
+        rows: name -> a cell for each column; None where there is no number.
         reference: the row that the others are compared with, or None.
         curve: name of the axis if the columns are numbers of a curve for each row; None: no chart.
         percent: whether the values are fractions that are written as percentages.
+        paper: the paper's numbers in percent, by row; None where it prints none.
     """
 
     title: str
     columns: Sequence[str | int | float]
-    rows: Mapping[str, Sequence[Cell]]
+    rows: Mapping[str, Sequence[Cell | None]]
     reference: str | None = None
     curve: str | None = None
     percent: bool = True
+    paper: Mapping[str, Sequence[float | None]] | None = None
 
     def difference(self, row, column) -> Difference:
         """The difference of a row to the reference, in a column."""

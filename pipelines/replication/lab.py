@@ -28,11 +28,11 @@ class Expected:
 
     Attributes:
         units: number of its units.
-        seconds: of all of them, on 2 quiet cores.
+        seconds: of all of them, on 2 quiet cores; None if that is not known.
     """
 
     units: int
-    seconds: float
+    seconds: float | None
 
 
 class Lab:
@@ -100,8 +100,9 @@ class Lab:
         write_json(os.path.join(folder, RESULT), result)
         expected = self._expected[self._name]
         self._finished[self._name].add(unit.folder)
-        self._took += seconds
-        self._should_take += expected.seconds / expected.units
+        if expected.seconds is not None:
+            self._took += seconds
+            self._should_take += expected.seconds / expected.units
         return True
 
     def _result(self, unit):
@@ -120,7 +121,9 @@ class Lab:
         return self._results[unit.folder]
 
     def _eta(self):
-        """The time that is left if this process is alone."""
+        """The time that is left if this process is alone, where it is known."""
+        if any(expected.seconds is None for expected in self._expected.values()):
+            return ""
         left = sum(
             expected.seconds * max(0.0, 1 - len(self._finished[name]) / expected.units)
             for name, expected in self._expected.items()

@@ -20,11 +20,11 @@ _INDEX = "index.html"
 _VERDICTS = {True: "shows", False: "does not show", None: "reported"}
 
 
-def make_record(toy, findings: Findings, lab) -> dict:
+def make_record(study, findings: Findings, lab) -> dict:
     """Returns the content of `<name>.json`.
 
     Args:
-        toy: the `Toy`.
+        study: the `Study`.
         findings: its `Findings`.
         lab: the `Lab` that ran it.
 
@@ -33,11 +33,11 @@ def make_record(toy, findings: Findings, lab) -> dict:
         "tables", "claims" and "notes": the fields of `findings`, with the folders of the readings
         relative to the folder of the page.
     """
-    fields = {x: getattr(toy, x) for x in ("name", "title", "paper", "question", "setup")}
+    fields = {x: getattr(study, x) for x in ("name", "title", "paper", "question", "setup")}
     tables = [dataclasses.asdict(table) for table in findings.tables]
     return fields | {
         "minutes": round(lab.seconds() / 60, 1),
-        "estimate": toy.minutes,
+        "estimate": study.minutes,
         "runs": os.path.basename(lab.root),
         "tables": tables,
         "claims": [dataclasses.asdict(claim) for claim in findings.claims],
@@ -45,23 +45,23 @@ def make_record(toy, findings: Findings, lab) -> dict:
     }
 
 
-def write(path, toy, record):
+def write(path, study, record):
     """Writes the record and the page of an experiment into a folder."""
-    write_json(os.path.join(path, f"{toy.name}.json"), record)
+    write_json(os.path.join(path, f"{study.name}.json"), record)
     tables = [_table(x) for x in record["tables"]]
     write_page(
-        os.path.join(path, f"{toy.name}.html"),
+        os.path.join(path, f"{study.name}.html"),
         "experiment.html",
-        title=f"{toy.name}: {toy.title}",
-        lead=toy.question,
+        title=f"{study.name}: {study.title}",
+        lead=study.question,
         headlines=_headlines(record),
-        setup=toy.setup,
+        setup=study.setup,
         claims=[
             (claim["text"], claim["numbers"], _VERDICTS[claim["shows"]], claim["must"])
             for claim in record["claims"]
         ],
         tables=[_shown(table, record["runs"]) for table in tables],
-        parts=[(name, catalog.PARTS[name]) for name in toy.paper],
+        parts=[(name, catalog.PARTS[name]) for name in study.paper],
         notes=record["notes"],
     )
 
@@ -88,7 +88,7 @@ def write_index(path):
                 record["name"],
                 record["title"],
                 ", ".join(record["paper"]),
-                f"{record['minutes']:g} ({record['estimate']:g})",
+                _minutes(record),
                 [(c["text"], c["numbers"], _VERDICTS[c["shows"]]) for c in record["claims"]],
             )
             for record in records
@@ -101,9 +101,9 @@ def index_path(path) -> str:
     return os.path.join(path, _INDEX)
 
 
-def text(toy, record) -> str:
+def text(study, record) -> str:
     """Returns the result of an experiment for a terminal."""
-    lines = [f"{toy.name}, {toy.title}: {record['minutes']:g} minutes ({toy.minutes:g} estimated)"]
+    lines = [f"{study.name}, {study.title}: {_minutes(record)}"]
     for table in map(_table, record["tables"]):
         lines += [table.title, *aligned(_rows(table))]
     for claim in record["claims"]:
@@ -113,24 +113,31 @@ def text(toy, record) -> str:
 
 def _headlines(record):
     judged = [claim["shows"] for claim in record["claims"] if claim["shows"] is not None]
-    time = f"{record['minutes']:g} min"
     return [
         (f"{sum(judged)} of {len(judged)}", "expectations show"),
-        (time, f"of computation; {record['estimate']:g} were estimated"),
+        (_minutes(record), "of computation"),
         (str(len(_folders(record))), "runs with a number here"),
     ]
 
 
+def _minutes(record):
+    estimate = record["estimate"]
+    expected = "" if estimate is None else f" ({estimate:g} estimated)"
+    return f"{record['minutes']:g} minutes{expected}"
+
+
 def _folders(record):
     """The folders of all readings, each once, in order."""
-    cells = [c for table in record["tables"] for row in table["rows"].values() for c in row]
+    cells = [c for table in record["tables"] for row in table["rows"].values() for c in row if c]
     return list(dict.fromkeys(r["folder"] for c in cells for r in c["readings"]))
 
 
 def _table(values) -> Table:
     """The `Table` of a record."""
     rows = {
-        name: [Cell(tuple(Reading(**reading) for reading in cell["readings"])) for cell in row]
+        name: [
+            cell and Cell(tuple(Reading(**reading) for reading in cell["readings"])) for cell in row
+        ]
         for name, row in values["rows"].items()
     }
     return Table(**{**values, "rows": rows})
@@ -141,13 +148,16 @@ def _shown(table: Table, runs):
     header, *rows = _rows(table)
     chart = None
     if table.curve is not None:
+        known = {name: row for name, row in table.rows.items() if None not in row}
         curves = {
             name: (list(table.columns), [cell.mean for cell in row])
-            for name, row in list(table.rows.items())[: charts.MAX_CURVES]
+            for name, row in list(known.items())[: charts.MAX_CURVES]
         }
         chart = charts.line_chart(curves, table.curve, table.title, percent=table.percent)
     links = {
-        name: list(dict.fromkeys(f"{runs}/{r.folder}" for cell in row for r in cell.readings))
+        name: list(
+            dict.fromkeys(f"{runs}/{r.folder}" for cell in row if cell for r in cell.readings)
+        )
         for name, row in table.rows.items()
     }
     return {
@@ -161,8 +171,7 @@ def _shown(table: Table, runs):
 
 
 def _explained(table: Table):
-    cell = next(iter(table.rows.values()))[0]
-    count = len(cell.readings)
+    count = max(len(cell.readings) for row in table.rows.values() for cell in row if cell)
     words = f"Mean over {counted(count, 'seed')}" + (
         ", ± half of its 95 % interval (Student)." if count > 1 else "."
     )
@@ -171,6 +180,8 @@ def _explained(table: Table):
             f" In parentheses: the difference to {table.reference}, paired by seed, with its "
             "interval; * marks a difference whose interval leaves out 0."
         )
+    if table.paper is not None:
+        words += " In brackets: the paper's."
     return words
 
 
@@ -180,11 +191,15 @@ def _rows(table: Table):
     for name, cells in table.rows.items():
         shown = []
         for column, cell in enumerate(cells):
+            if cell is None:
+                shown.append("-")
+                continue
             value = _number(cell.mean, cell.half_interval, table.percent)
             if table.reference not in (None, name) and table.percent:
                 found = table.difference(name, column)
                 value += f" ({points(found)}{' *' * found.shows})"
-            shown.append(value)
+            printed = table.paper and table.paper[name][column]
+            shown.append(value if printed is None else f"{value} [{printed:g}]")
         rows.append([name, *shown])
     return rows
 

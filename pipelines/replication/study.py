@@ -1,106 +1,146 @@
-"""Runs experiments in a folder: their units, their pages, and a page about all of them."""
+"""A study, and what studies at toy scale share: choosing settings on a hold-out, seeds."""
 
-import logging
-import os
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 
-from pipelines.errors import RunError, UserError
-from pipelines.replication import report
-from pipelines.replication.experiment import Toy
-from pipelines.replication.lab import Expected, Lab, Listing
-from pipelines.runs.json_file import read_json, write_json
-from pipelines.runs.signals import interruptible
-from pipelines.studies.sweep import no_retracing_warnings
-from vit_tf.files import storage
-
-_log = logging.getLogger(__name__)
-
-_MARK, _UNITS = "paper.json", "runs"
-_COMMAND = "pipelines.paper"
+from pipelines.config import Experiment, override
+from pipelines.config.recipes import get_recipe
+from pipelines.replication.findings import Findings
+from pipelines.replication.units import Training
 
 
-def describe(toys: Sequence[Toy]) -> list[str]:
-    """Lines about experiments and their units, which are not run."""
-    lines = []
-    for toy in toys:
-        units = listed(toy).units
-        lines += [f"{toy.name}, {toy.title}: {len(units)} runs, about {toy.minutes:g} minutes"]
-        lines += [f"  {unit.describe()}" for unit in units.values()]
-    total = sum(toy.minutes for toy in toys)
-    return [*lines, f"together about {total:g} minutes on 2 quiet cores"]
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Study:
+    """An experiment at toy scale, or a part of the paper at full scale.
+
+    Attributes:
+        name: such as "E1" or "table5".
+        title: what is compared.
+        paper: the tables and figures whose question it asks, such as ("table8",).
+        question: one sentence.
+        setup: what is trained and how it is analyzed, fixed before the run.
+        run: a function of a `Lab` that returns `Findings`.
+        minutes: that it takes on 2 quiet cores; None if that is not known.
+        default: whether it belongs to the default run.
+        is_gate: whether nothing else runs if something that must show does not.
+    """
+
+    name: str
+    title: str
+    paper: tuple[str, ...]
+    question: str
+    setup: str
+    run: Callable[..., Findings]
+    minutes: float | None = None
+    default: bool = False
+    is_gate: bool = False
 
 
-def listed(toy: Toy) -> Listing:
-    """The units of an experiment; where it picks settings, those of the last ones."""
-    listing = Listing()
-    toy.run(listing)
-    return listing
+def settings(*assignments: str) -> Experiment:
+    """The recipe digits with other settings, evaluated once at the end, deterministic."""
+    return override(
+        get_recipe("digits"),
+        [
+            "train.deterministic=true",
+            "train.eval_every=0",
+            "train.checkpoint_every=100",
+            "train.keep_last=1",
+            "train.log_every=100",
+            *assignments,
+        ],
+    )
 
 
-def run(toys: Sequence[Toy], path, strategy) -> dict:
-    """Runs experiments, or what is left of them, and writes their pages.
+def seeded(name, experiment, seeds, start=None) -> list[Training]:
+    """A training for each seed; with starts, from the start of the same seed.
 
     Args:
-        toys: the experiments.
-        path: the folder; created if missing. Other processes may run experiments there too.
-        strategy: where to train and evaluate.
-
-    Returns:
-        `{name: the record of the experiment}`, see `report.make_record`.
-
-    Raises:
-        UserError: if the folder holds something else.
-        RunError: if something that must show does not; the other experiments have run, except
-            after a gate.
-        Interrupted: after a signal.
+        name: of all of them.
+        experiment: the `Experiment`; its seed is replaced.
+        seeds: the seeds.
+        start: None, or a training for each seed.
     """
-    path, records, broken = storage.normal(path), {}, []
-    expected = {x.name: Expected(len(listed(x).units), 60 * x.minutes) for x in toys}
-    with interruptible(), no_retracing_warnings():
-        _begin(path)
-        lab = Lab(os.path.join(path, _UNITS), strategy, expected)
-        for toy in toys:
-            lab.begin(toy.name)
-            findings = toy.run(lab)
-            record = report.make_record(toy, findings, lab)
-            records[toy.name] = record
-            report.write(path, toy, record)
-            _log.info("\n" + report.text(toy, record))
-            failed = [x for x in findings.claims if x.must and not x.shows]
-            broken += [f"{toy.name}: {claim.text} ({claim.numbers})" for claim in failed]
-            if failed and toy.is_gate:
-                raise RunError(
-                    f"{broken[0]}. Something is broken, so the other experiments would say "
-                    "nothing. Run `make test`."
-                )
-        report.write_index(path)
-    _log.info(f"\nwrote {report.index_path(path)}")
-    if broken:
-        raise RunError("What must show does not: " + "; ".join(broken) + ".")
-    return records
+    starts = [None] * len(seeds) if start is None else start
+    return [
+        Training(
+            name=f"{name},seed={seed}",
+            experiment=dataclasses.replace(experiment, seed=seed),
+            start=begin,
+        )
+        for seed, begin in zip(seeds, starts, strict=True)
+    ]
 
 
-def rewrite(path) -> str:
-    """Writes the page about all experiments of a folder again; returns its path.
+def pick(lab, arms: Mapping[str, Sequence[Training]]) -> dict[str, int]:
+    """The index of the best of each arm's trainings: with the highest accuracy, then lowest loss.
 
-    Raises:
-        UserError: if the folder holds no experiments.
+    Args:
+        lab: the `Lab`.
+        arms: name -> trainings, which are evaluated on held-out training images.
     """
-    path = storage.normal(path)
-    if not storage.exists(os.path.join(path, _MARK)):
-        raise UserError(f"{path} holds no experiments of {_COMMAND}. Name their --workdir.")
-    report.write_index(path)
-    return report.index_path(path)
+    flat = [unit for units in arms.values() for unit in units]
+    found = dict(zip(flat, lab.results(flat), strict=True))
+
+    def rank(unit):
+        return found[unit]["accuracy"], -found[unit]["loss"]
+
+    return {
+        name: max(range(len(units)), key=lambda index, units=units: rank(units[index]))
+        for name, units in arms.items()
+    }
 
 
-def _begin(path):
-    """Marks the folder; raises `UserError` if it holds something else."""
-    mark = os.path.join(path, _MARK)
-    if storage.exists(mark):
-        if read_json(mark).get("command") != _COMMAND:
-            raise UserError(f"{mark} was not written by {_COMMAND}. Choose another --workdir.")
-        return
-    storage.make_folders(path)
-    if set(storage.list_names(path)) - {_MARK}:
-        raise UserError(f"{path} exists and holds no experiments. Choose another --workdir.")
-    write_json(mark, {"command": _COMMAND})
+@dataclasses.dataclass(frozen=True)
+class Tuned:
+    """Trainings at the best rate of each arm.
+
+    Attributes:
+        units: arm -> a training for each seed.
+        rates: arm -> the rate.
+    """
+
+    units: dict[str, list[Training]]
+    rates: dict[str, float]
+
+    def __str__(self):
+        rates = ", ".join(f"{name} {rate:g}" for name, rate in self.rates.items())
+        return f"rates, picked on held-out images: {rates}"
+
+
+def tune(lab, name, arms: Mapping[str, Experiment], rates, seeds, held_out, tested) -> Tuned:
+    """Picks the rate of each arm on held-out images, and declares the trainings that are compared.
+
+    Args:
+        lab: the `Lab`.
+        name: begin of the names of the trainings.
+        arms: name -> `Experiment`.
+        rates: the learning rates to choose from.
+        seeds: those of the trainings that are compared.
+        held_out: assignments of the splits for the choice.
+        tested: assignments of the splits for the comparison.
+    """
+    tried = {
+        arm: [
+            Training(
+                name=f"{name}/{slug(arm)},rate={rate:g}",
+                experiment=override(base, [f"optimizer.learning_rate={rate}", *held_out]),
+            )
+            for rate in rates
+        ]
+        for arm, base in arms.items()
+    }
+    best = {arm: rates[index] for arm, index in pick(lab, tried).items()}
+    units = {
+        arm: seeded(
+            f"{name}/{slug(arm)}",
+            override(base, [f"optimizer.learning_rate={best[arm]}", *tested]),
+            seeds,
+        )
+        for arm, base in arms.items()
+    }
+    return Tuned(units, best)
+
+
+def slug(text) -> str:
+    """A name as part of a folder's name."""
+    return text.replace(" ", "_")

@@ -1,8 +1,8 @@
 """E4: class token or mean of the patches (the paper's figure 9)."""
 
 from pipelines.config import override
-from pipelines.replication.experiment import Toy, seeded, settings
 from pipelines.replication.findings import Claim, Findings, Table, cell, difference, points
+from pipelines.replication.study import Study, seeded, settings
 
 _ARMS = {"class token": "token", "mean": "gap"}
 _RATES = (5e-4, 2e-3, 8e-3)
@@ -53,7 +53,7 @@ def _run(lab):
     )
 
 
-CLASSIFIERS = Toy(
+CLASSIFIERS = Study(
     name="E4",
     title="class token or mean of the patches",
     paper=("figure9",),

@@ -5,8 +5,8 @@ import math
 from scipy import stats
 
 from pipelines.config import override
-from pipelines.replication.experiment import Toy, seeded, settings, tune
 from pipelines.replication.findings import Claim, Findings, Table, cell, points
+from pipelines.replication.study import Study, seeded, settings, tune
 
 SIZES = (250, 1000, 4000, 16000)
 _SEEDS = (0, 1)
@@ -104,7 +104,7 @@ def _slope(table):
     return float(line.slope), float(stats.t.ppf(0.975, len(x) - 2) * line.stderr)
 
 
-DATA_SIZE = Toy(
+DATA_SIZE = Study(
     name="E3",
     title="ViT against BiT by the number of images",
     paper=("figure3", "figure4"),

@@ -1,8 +1,8 @@
 """E2: pre-training with labels or by masked patches, when labels are few (section 4.6)."""
 
 from pipelines.config import override
-from pipelines.replication.experiment import Toy, pick, seeded, settings, slug
 from pipelines.replication.findings import Cell, Claim, Findings, Reading, Table, cell, points
+from pipelines.replication.study import Study, pick, seeded, settings, slug
 from pipelines.replication.units import FewShotTest, Training
 
 SEEDS = (0, 1, 2, 3, 4)
@@ -158,7 +158,7 @@ def _few_shot(lab, way, start):
     ]
 
 
-FEW_LABELS = Toy(
+FEW_LABELS = Study(
     name="E2",
     title="pre-training when labels are few",
     paper=("section4.6",),

@@ -1,7 +1,7 @@
 """G0: what every training here must be able to do, before anything is compared."""
 
-from pipelines.replication.experiment import Toy, settings
 from pipelines.replication.findings import Claim, Findings, Table, cell
+from pipelines.replication.study import Study, settings
 from pipelines.replication.units import Training
 
 _FEW = settings(
@@ -55,7 +55,7 @@ def _run(lab):
     return Findings([Table(title="accuracy", columns=["accuracy"], rows=rows)], claims)
 
 
-GATES = Toy(
+GATES = Study(
     name="G0",
     title="gates",
     paper=(),

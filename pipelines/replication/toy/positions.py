@@ -1,8 +1,8 @@
 """E1: position embeddings (the paper's table 8)."""
 
 from pipelines.config import override
-from pipelines.replication.experiment import Toy, settings, tune
 from pipelines.replication.findings import Claim, Findings, Table, cell, points
+from pipelines.replication.study import Study, settings, tune
 
 _ARMS = {"none": "none", "1-D": "learned_1d", "2-D": "learned_2d", "relative": "relative"}
 _RATES = (1e-3, 2e-3, 4e-3)
@@ -49,7 +49,7 @@ def _run(lab):
     )
 
 
-POSITIONS = Toy(
+POSITIONS = Study(
     name="E1",
     title="position embeddings",
     paper=("table8",),

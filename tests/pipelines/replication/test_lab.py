@@ -9,8 +9,8 @@ import pytest
 
 from pipelines.errors import InUseError, RunError, UserError
 from pipelines.replication import lab as lab_module
-from pipelines.replication.experiment import pick, seeded, settings
 from pipelines.replication.lab import Expected, Lab, Listing
+from pipelines.replication.study import pick, seeded, settings
 from pipelines.replication.units import Training
 from pipelines.runs.lock import only_writer
 

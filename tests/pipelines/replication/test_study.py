@@ -12,9 +12,9 @@ from pipelines.data.sources.open import open_source
 from pipelines.errors import RunError, UserError
 from pipelines.evaluation import few_shot_report
 from pipelines.evaluation.few_shot import Strength
-from pipelines.replication import catalog, study
-from pipelines.replication.experiment import Toy
+from pipelines.replication import catalog, session
 from pipelines.replication.findings import Claim, Findings, Table, cell
+from pipelines.replication.study import Study
 from pipelines.replication.toy import few_labels, gates, positions
 from pipelines.replication.units import FewShotTest, Training
 from pipelines.runs.json_file import read_json
@@ -33,7 +33,7 @@ def ran(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         _shrink(patch)
         with pytest.raises(RunError, match="What must show does not: E1: without positions it"):
-            study.run([positions.POSITIONS], path, one_device())
+            session.run([positions.POSITIONS], path, one_device())
     return path
 
 
@@ -77,10 +77,10 @@ def test_a_second_start_runs_nothing_and_writes_the_same(ran, monkeypatch):
     _shrink(monkeypatch)
     monkeypatch.setattr(sweep, "train", lambda *_: pytest.fail("it trains again"))
     with pytest.raises(RunError):
-        study.run([positions.POSITIONS], ran, one_device())
+        session.run([positions.POSITIONS], ran, one_device())
     assert before == {name: (ran / name).read_bytes() for name in before}
     (ran / "index.html").unlink()
-    assert study.rewrite(ran) == str(ran / "index.html")
+    assert session.rewrite(ran) == str(ran / "index.html")
     assert (ran / "index.html").read_bytes() == before["index.html"]
 
 
@@ -146,25 +146,25 @@ def toy_of(shows, name="E1", **fields):
         return Findings([table], [Claim("it is so", shows, "0.5", must=True)])
 
     values = {"title": "t", "paper": (), "question": "q", "setup": "s", "minutes": 1, "run": run}
-    return Toy(name=name, **{**values, **fields})
+    return Study(name=name, **{**values, **fields})
 
 
 def test_a_gate_that_fails_ends_the_call(tmp_path):
     with pytest.raises(RunError, match=r"G0: it is so \(0\.5\). Something is broken"):
-        study.run([toy_of(False, "G0", is_gate=True), toy_of(True)], tmp_path / "a", None)
+        session.run([toy_of(False, "G0", is_gate=True), toy_of(True)], tmp_path / "a", None)
     assert not (tmp_path / "a" / "E1.json").exists()
-    assert [*study.run([toy_of(True)], tmp_path / "a", None)] == ["E1"]
+    assert [*session.run([toy_of(True)], tmp_path / "a", None)] == ["E1"]
 
 
 def test_other_folders_are_refused_untouched(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(UserError, match="exists and holds no experiments"):
-        study.run([toy_of(True)], tmp_path, None)
+        session.run([toy_of(True)], tmp_path, None)
     with pytest.raises(UserError, match="holds no experiments of pipelines.paper"):
-        study.rewrite(tmp_path)
+        session.rewrite(tmp_path)
     (tmp_path / "paper.json").write_text('{"command": "pipelines.sweep"}')
     with pytest.raises(UserError, match="was not written by pipelines.paper"):
-        study.run([toy_of(True)], tmp_path, None)
+        session.run([toy_of(True)], tmp_path, None)
     assert sorted(os.listdir(tmp_path)) == ["notes.txt", "paper.json"]
 
 
@@ -188,11 +188,11 @@ def test_names_choose_experiments():
 def test_listings_ask_for_what_is_declared(name):
     """Each experiment runs through with stand-ins: its units differ, and come after their needs."""
     toy = catalog.TOYS[name]
-    units = [*study.listed(toy).units.values()]
+    units = [*session.listed(toy).units.values()]
     assert len({unit.folder for unit in units}) == len(units) > 1
     for place, unit in enumerate(units):
         assert all(need in units[:place] for need in unit.needs)
-    lines = study.describe([toy])
+    lines = session.describe([toy])
     assert len(lines) == len(units) + 2
     assert f"{len(units)} runs, about {toy.minutes:g} minutes" in lines[0]
 
