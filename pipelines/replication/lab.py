@@ -1,7 +1,7 @@
 """Runs the units of experiments in one folder, which several processes may share.
 
-A finished unit has a result and never runs again. The lock of a unit's folder is what a process
-takes, so processes run different units, and each waits for the results of the others.
+A finished unit has a result and never runs again. A process takes the lock of a unit, so processes
+run different units, and each waits for the results of the others.
 """
 
 import dataclasses
@@ -14,12 +14,15 @@ from collections.abc import Mapping, Sequence
 from pipelines.errors import InUseError, RunError, UserError
 from pipelines.replication.units import RESULT, UNIT, Unit
 from pipelines.runs.json_file import read_json, write_json
+from pipelines.runs.lock import only_writer
 from vit_tf.files import storage
 
 _log = logging.getLogger(__name__)
 
 # Seconds between two looks at units of other processes.
 _POLL = 2.0
+# The folder of the locks of units, which have files of their own in theirs.
+_LOCKS = "locks"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,14 +91,20 @@ class Lab:
             self._announced.add(unit.folder)
             number, count = len(self._finished[self._name]) + 1, self._expected[self._name].units
             _log.info(f"\n{self._name}, run {number} of {count}: {unit.folder}{self._eta()}")
-        begin = time.perf_counter()
         try:
-            result = unit.run(self.root, self._strategy)
+            with only_writer(os.path.join(self.root, _LOCKS, unit.folder)):
+                if self._result(unit) is None:  # Else another process has just finished it.
+                    self._run_now(unit)
         except InUseError:
             if is_new:
                 _log.info("another process runs it")
             return False
-        seconds, folder = time.perf_counter() - begin, os.path.join(self.root, unit.folder)
+        return True
+
+    def _run_now(self, unit):
+        begin, folder = time.perf_counter(), os.path.join(self.root, unit.folder)
+        result = unit.run(self.root, self._strategy)
+        seconds = time.perf_counter() - begin
         write_json(os.path.join(folder, UNIT), {"settings": unit.settings, "seconds": seconds})
         write_json(os.path.join(folder, RESULT), result)
         expected = self._expected[self._name]
@@ -103,7 +112,6 @@ class Lab:
         if expected.seconds is not None:
             self._took += seconds
             self._should_take += expected.seconds / expected.units
-        return True
 
     def _result(self, unit):
         """The result of a unit, or None."""

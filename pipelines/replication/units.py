@@ -18,9 +18,9 @@ from pipelines.evaluation.evaluation_step import EvaluationData
 from pipelines.evaluation.features import FeatureExtractor
 from pipelines.evaluation.few_shot import few_shot_grid
 from pipelines.runs import manifest
-from pipelines.runs.lock import only_writer
 from pipelines.stored_models import model_source
 from pipelines.studies import sweep
+from vit_tf.files import storage
 
 RESULT, UNIT = "result.json", "unit.json"
 _BATCH = 128
@@ -126,25 +126,23 @@ class FewShotTest:
     def run(self, root, strategy) -> dict:
         """Returns the accuracies by `key`."""
         folder = os.path.join(root, self.folder)
-        with only_writer(folder):
-            sources = [open_source(self.data, x, None) for x in (self.train_split, self.test_split)]
-            manifest.write_manifest(
-                os.path.join(folder, "manifest.json"),
-                seed=self.seeds[0],
-                data=sources[0].manifest(),
-                strategy=type(strategy).__name__,
-            )
-            with strategy.scope():
-                opened = model_source.find(os.path.join(root, self.of.folder)).open_model()
-            features = [self._features(opened, source, strategy) for source in sources]
-            result = {}
-            for shots in self.shots:
-                strength = self.l2_per_example * shots * sources[0].num_classes
-                grid = few_shot_grid(
-                    *features, sources[0].num_classes, [shots], [strength], self.seeds
-                )
-                for seed, accuracy in zip(self.seeds, grid[0, 0].tolist(), strict=True):
-                    result[self.key(shots, seed)] = accuracy
+        storage.make_folders(folder)
+        sources = [open_source(self.data, x, None) for x in (self.train_split, self.test_split)]
+        manifest.write_manifest(
+            os.path.join(folder, "manifest.json"),
+            seed=self.seeds[0],
+            data=sources[0].manifest(),
+            strategy=type(strategy).__name__,
+        )
+        with strategy.scope():
+            opened = model_source.find(os.path.join(root, self.of.folder)).open_model()
+        features = [self._features(opened, source, strategy) for source in sources]
+        result = {}
+        for shots in self.shots:
+            strength = self.l2_per_example * shots * sources[0].num_classes
+            grid = few_shot_grid(*features, sources[0].num_classes, [shots], [strength], self.seeds)
+            for seed, accuracy in zip(self.seeds, grid[0, 0].tolist(), strict=True):
+                result[self.key(shots, seed)] = accuracy
         keras.utils.clear_session()
         return result
 

@@ -18,12 +18,9 @@ from pipelines.config.recipes.fine_tuning import dropout
 from pipelines.errors import Interrupted, RunError
 from pipelines.replication.units import digest
 from pipelines.runs.json_file import read_json
-from pipelines.runs.lock import only_writer
 from pipelines.runs.workdir import Workdir
 from vit_tf.files import storage
 
-# The folder of the lock of a command, beside that of the command itself, which locks its own.
-_LOCKS = "locks"
 # The exit code of a command that a signal has stopped after saving.
 _INTERRUPTED = 75
 _FEW_SHOT = re.compile(r"few_shot_(\d+)_accuracy")
@@ -106,27 +103,25 @@ class Command:
         """Runs it in a process of its own; returns its numbers.
 
         Raises:
-            InUseError: if another process runs it.
             Interrupted: if the command was interrupted.
             RunError: if it failed; it has said why.
         """
         del strategy  # The command chooses its devices.
-        with only_writer(os.path.join(root, _LOCKS, self.folder)):
-            command = [sys.executable, "-m", f"pipelines.{self.module}", *self.arguments(root)]
-            output = subprocess.PIPE if self.module == "evaluate" else None
-            with subprocess.Popen(command, stdout=output, text=True) as process:
-                try:
-                    text, _ = process.communicate()
-                except KeyboardInterrupt:  # See `interruptible`; the child saves its state.
-                    process.terminate()
-                    raise
-            if process.returncode == _INTERRUPTED:
-                raise Interrupted(
-                    "Interrupted. Start the same command again: it goes on where it ended."
-                )
-            if process.returncode:
-                raise RunError(f"{self.describe(root)} ended with exit code {process.returncode}.")
-            return self._numbers(os.path.join(root, self.folder), text)
+        command = [sys.executable, "-m", f"pipelines.{self.module}", *self.arguments(root)]
+        output = subprocess.PIPE if self.module == "evaluate" else None
+        with subprocess.Popen(command, stdout=output, text=True) as process:
+            try:
+                text, _ = process.communicate()
+            except KeyboardInterrupt:  # See `interruptible`; the child saves its state.
+                process.terminate()
+                raise
+        if process.returncode == _INTERRUPTED:
+            raise Interrupted(
+                "Interrupted. Start the same command again: it goes on where it ended."
+            )
+        if process.returncode:
+            raise RunError(f"{self.describe(root)} ended with exit code {process.returncode}.")
+        return self._numbers(os.path.join(root, self.folder), text)
 
     def _numbers(self, folder, text):
         if self.module == "evaluate":

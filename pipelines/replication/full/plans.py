@@ -163,7 +163,17 @@ def describe(name, chip="v3", chips=128) -> list[str]:
         UserError: if a model does not fit on the chips.
     """
     every = commands(name)
-    rows = [["", "trainings", "steps", "batch", "GB per device", "core-days", "settings for these chips"]]
+    rows = [
+        [
+            "",
+            "trainings",
+            "steps",
+            "batch",
+            "GB per device",
+            "core-days",
+            "settings for these chips",
+        ]
+    ]
     total, missing = 0.0, {}
     for command in every:
         for data in missing_data(command):

@@ -173,7 +173,7 @@ def test_names_choose_experiments():
     assert default[0] == "G0" and set(default) <= {"G0", "E1", "E2", "E3", "E4", "E8"}
     assert [toy.name for toy in catalog.choose("all")] == [*catalog.TOYS]
     assert catalog.choose("E1") == catalog.choose("table8") == [positions.POSITIONS]
-    with pytest.raises(UserError, match="table2 has no experiment at toy scale: the suites of"):
+    with pytest.raises(UserError, match="table2 has no study at toy scale: pipelines.sweep"):
         catalog.choose("table2")
     with pytest.raises(UserError, match=r"--run=tabel8 is unknown. Did you mean table8\?"):
         catalog.choose("tabel8")
@@ -202,8 +202,8 @@ def test_pre_training_and_tests_of_few_labels_share_no_image():
     pool = open_source("digits/low", few_labels.POOL)
     test = open_source("digits/low", few_labels.TEST)
     held_out = open_source("digits/low", few_labels.HELD_OUT)
-    ids = [set(x.ids(range(x.num_examples)).tolist()) for x in (pool, test, held_out)]
-    assert sum(map(len, ids)) == len(set.union(*ids)) == 651 + 100 + 150
+    images = [set(x.read(range(x.num_examples)).images) for x in (pool, test, held_out)]
+    assert sum(map(len, images)) == len(set.union(*images)) == 651 + 100 + 150
     for way in few_labels.WAYS.values():
         assert way.data.name == "digits/high"
 
