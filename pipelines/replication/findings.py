@@ -91,9 +91,18 @@ class Table:
     percent: bool = True
     paper: Mapping[str, Sequence[float | None]] | None = None
 
+    def cell(self, row, column) -> Cell:
+        """A cell that is there."""
+        found = self.rows[row][column]
+        if found is None:
+            raise KeyError(f"{self.title}: there is no number for {row}, column {column}")
+        return found
+
     def difference(self, row, column) -> Difference:
         """The difference of a row to the reference, in a column."""
-        return difference(self.rows[row][column], self.rows[self.reference][column])
+        if self.reference is None:
+            raise KeyError(f"{self.title} has no reference")
+        return difference(self.cell(row, column), self.cell(self.reference, column))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -74,10 +74,11 @@ class Lab:
             tried = [self._run(unit) for unit in left if self._result(unit) is None]
             if tried and not any(tried):
                 time.sleep(_POLL)
-        for unit in units:
-            if "failed" in self._result(unit):
-                raise RunError(f"{unit.folder}: {self._result(unit)['failed']}")
-        return [self._result(unit) for unit in units]
+        found = [self._results[unit.folder] for unit in units]
+        for unit, result in zip(units, found, strict=True):
+            if "failed" in result:
+                raise RunError(f"{unit.folder}: {result['failed']}")
+        return found
 
     def seconds(self) -> float:
         """The time that the units of the present experiment took, on their last start."""
@@ -133,7 +134,7 @@ class Lab:
         if any(expected.seconds is None for expected in self._expected.values()):
             return ""
         left = sum(
-            expected.seconds * max(0.0, 1 - len(self._finished[name]) / expected.units)
+            (expected.seconds or 0.0) * max(0.0, 1 - len(self._finished[name]) / expected.units)
             for name, expected in self._expected.items()
         )
         pace = self._took / self._should_take if self._should_take else 1.0

@@ -148,10 +148,11 @@ def _shown(table: Table, runs):
     header, *rows = _rows(table)
     chart = None
     if table.curve is not None:
-        known = {name: row for name, row in table.rows.items() if None not in row}
+        known = [name for name, row in table.rows.items() if None not in row]
+        places = range(len(table.columns))
         curves = {
-            name: (list(table.columns), [cell.mean for cell in row])
-            for name, row in list(known.items())[: charts.MAX_CURVES]
+            name: (list(table.columns), [table.cell(name, x).mean for x in places])
+            for name in known[: charts.MAX_CURVES]
         }
         chart = charts.line_chart(curves, table.curve, table.title, percent=table.percent)
     links = {

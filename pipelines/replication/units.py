@@ -136,11 +136,12 @@ class FewShotTest:
         )
         with strategy.scope():
             opened = model_source.find(os.path.join(root, self.of.folder)).open_model()
-        features = [self._features(opened, source, strategy) for source in sources]
+        train, test = (self._features(opened, source, strategy) for source in sources)
         result = {}
         for shots in self.shots:
             strength = self.l2_per_example * shots * sources[0].num_classes
-            grid = few_shot_grid(*features, sources[0].num_classes, [shots], [strength], self.seeds)
+            classes = sources[0].num_classes
+            grid = few_shot_grid(train, test, classes, [shots], [strength], self.seeds)
             for seed, accuracy in zip(self.seeds, grid[0, 0].tolist(), strict=True):
                 result[self.key(shots, seed)] = accuracy
         keras.utils.clear_session()

@@ -14,7 +14,7 @@ from typing import Any
 
 from pipelines.config import Experiment, override
 from pipelines.config.recipes import get_recipe
-from pipelines.config.recipes.fine_tuning import dropout
+from pipelines.config.recipes.fine_tuning import CHOICES, dropout
 from pipelines.errors import Interrupted, RunError
 from pipelines.replication.units import digest
 from pipelines.runs.json_file import read_json
@@ -74,12 +74,10 @@ class Command:
     def arguments(self, root) -> list[str]:
         """The flags with the paths below `root`."""
         own = os.path.join(root, self.folder)
+        start = None if self.start is None else self.start.weights(root)
         if self.module == "evaluate":
-            return [*self.flags, "--model", self.start.weights(root), "--json"]
-        arguments = [*self.flags, "--workdir", own]
-        if self.start is not None:
-            arguments += ["--init_from", self.start.weights(root)]
-        return arguments
+            return [*self.flags, "--model", str(start), "--json"]
+        return [*self.flags, "--workdir", own, *(["--init_from", start] if start else [])]
 
     def weights(self, root) -> str:
         """The run whose weights others read: that of this command, or the first of its sweep."""
@@ -170,19 +168,18 @@ def suite(name, start: Command) -> Command:
 
 
 def on_imagenet(start: Command, recipe="finetune_imagenet") -> Command:
-    """Fine-tuning on ImageNet at the best of table 4's rates."""
+    """Fine-tuning of a pre-training on ImageNet, at the best of table 4's rates."""
+    rates, held_out = CHOICES["finetune_imagenet"]
+    grid = ",".join(f"{rate:g}" for rate in rates)
+    model = get_recipe(start.recipe).model.name
+    assigned = [f"model.name={model}"] + [f"model.{x}={y}" for x, y in dropout(model).items()]
     return Command(
         name=f"{recipe}/{start.recipe}",
         module="sweep",
         flags=(
             *("--experiment", recipe),
-            *("--grid", "optimizer.learning_rate=0.003,0.01,0.03,0.06", "--hold_out", "0.01"),
-            *("--set", f"model.name={start.experiment.model.name}"),
-            *(
-                f
-                for x, y in dropout(start.experiment.model.name).items()
-                for f in ("--set", f"model.{x}={y}")
-            ),
+            *("--grid", f"optimizer.learning_rate={grid}", "--hold_out", str(held_out)),
+            *(flag for each in assigned for flag in ("--set", each)),
         ),
         start=start,
         recipe=recipe,

@@ -72,7 +72,11 @@ def _place(task, start, recipe="finetune_imagenet") -> Place:
 
 @functools.cache
 def _printed(table):
-    text = resources.files(__package__).joinpath("paper_tables.json").read_text("utf-8")
+    text = (
+        resources.files("pipelines.replication.full")
+        .joinpath("paper_tables.json")
+        .read_text("utf-8")
+    )
     return json.loads(text)[table]
 
 
@@ -207,7 +211,7 @@ def _figure_3():
     """Fine-tuned on ImageNet, by the data of pre-training; the paper plots BiT as an area."""
     data = ("imagenet", "imagenet21k", "jft")
     sizes = {"ViT-B/32": "b32", "ViT-B/16": "b16", "ViT-L/32": "l32", "ViT-L/16": "l16"}
-    rows = {
+    rows: dict[str, list[Place | None]] = {
         model: [_place("imagenet", pretrained(f"{x}_vit_{end}")) for x in data]
         for model, end in sizes.items()
     }

@@ -81,11 +81,11 @@ def cost(command: Command, chip, chips) -> Cost | None:
     Raises:
         UserError: if the model does not fit on them.
     """
-    if command.module == "evaluate":
-        return None
     experiment, trainings = command.experiment, 1
     if command.module == "sweep":
         experiment, trainings = _fine_tuning(command)
+    if experiment is None:
+        return None
     # Micro-batches are chosen for the chips.
     train = dataclasses.replace(experiment.train, accumulate_steps=1)
     experiment = dataclasses.replace(experiment, train=train)

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 from scipy import stats
 
 from pipelines.config import override
@@ -96,12 +97,12 @@ def _slope(table):
     """The change of BiT's lead when the images double, and half of its 95 % interval."""
     x, y = [], []
     for column, size in enumerate(SIZES):
-        pairs = zip(table.rows["BiT"][column].values, table.rows["ViT"][column].values, strict=True)
-        for bit, vit in pairs:
+        bits, vits = (table.cell(arm, column).values for arm in ("BiT", "ViT"))
+        for bit, vit in zip(bits, vits, strict=True):
             x.append(math.log2(size))
             y.append(bit - vit)
-    line = stats.linregress(x, y)
-    return float(line.slope), float(stats.t.ppf(0.975, len(x) - 2) * line.stderr)
+    (slope, _), covariance = np.polyfit(x, y, 1, cov=True)
+    return float(slope), float(stats.t.ppf(0.975, len(x) - 2) * covariance[0, 0] ** 0.5)
 
 
 DATA_SIZE = Study(

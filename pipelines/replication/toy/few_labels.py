@@ -46,13 +46,14 @@ def pretrained(way) -> list[Training]:
 
 
 def _run(lab):
-    starts = {SCRATCH: None} | {way: pretrained(way) for way in WAYS}
+    starts: dict[str, list[Training] | None] = {SCRATCH: None}
+    starts |= {way: pretrained(way) for way in WAYS}
     tried = {
         way: [
             Training(
                 name=f"few_labels/{slug(way)},rate={rate:g}",
                 experiment=_tuning(rate, 5, 0, HELD_OUT),
-                start=start and start[0],
+                start=start[0] if start else None,
             )
             for rate in _RATES
         ]
@@ -93,7 +94,7 @@ def _claims(tables):
                 )
             )
     for table in tables:
-        means = {way: table.rows[way][at].mean for way in WAYS}
+        means = {way: table.cell(way, at).mean for way in WAYS}
         numbers = ", ".join(f"{way} {mean:.1%}" for way, mean in means.items())
         claims.append(Claim(f"labels against masked patches, {table.title}", None, numbers))
     return claims
@@ -106,7 +107,7 @@ def _tunings(way, start, rate):
             Training(
                 name=f"few_labels/{slug(way)},labels={shots},seed={seed}",
                 experiment=_tuning(rate, shots, seed, TEST),
-                start=start and start[place],
+                start=start[place] if start else None,
             )
             for place, seed in enumerate(SEEDS)
         ]

@@ -29,7 +29,7 @@ def _run(lab):
     table = Table(title="test accuracy", columns=["accuracy"], rows=rows, reference="none")
     found = {name: table.difference(name, 0) for name in _ARMS if name != "none"}
     gains = "; ".join(f"{name} {points(each)}" for name, each in found.items())
-    learned = [table.rows[name][0].mean for name in found]
+    learned = [table.cell(name, 0).mean for name in found]
     return Findings(
         [table],
         [
