@@ -134,7 +134,7 @@ class Command:
 def _of_suite(folder):
     record = read_json(os.path.join(folder, "suite.json"))
     found = {task: each["mean"] for task, each in record["tasks"].items()}
-    found["mean"] = record["score"]["mean"]["mean"]
+    found |= {name: each["mean"] for name, each in record["score"].items()}
     return {name: value for name, value in found.items() if value is not None}
 
 

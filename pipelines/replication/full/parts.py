@@ -8,6 +8,7 @@ from importlib import resources
 
 from pipelines.config.recipes import comparisons
 from pipelines.data.protocols.vtab_tasks import TASKS
+from pipelines.evaluation.vtab import GROUPS
 from pipelines.replication.full.commands import Command, on_imagenet, pretrained, real, suite
 from pipelines.studies.paper_results import paper_value
 
@@ -185,12 +186,24 @@ def _table_8():
     ]
 
 
-def _table_9():
-    models = {
-        "ViT-H/14 (JFT)": ("ViT-H/14", "JFT-300M", "jft_vit_h14"),
-        "ViT-L/16 (JFT)": ("ViT-L/16", "JFT-300M", "jft_vit_l16_14epochs"),
-        "ViT-L/16 (I21k)": ("ViT-L/16", "ImageNet-21k", "imagenet21k_vit_l16"),
+_OF_VTAB = {
+    "ViT-H/14 (JFT)": ("ViT-H/14", "JFT-300M", "jft_vit_h14"),
+    "ViT-L/16 (JFT)": ("ViT-L/16", "JFT-300M", "jft_vit_l16_14epochs"),
+    "ViT-L/16 (I21k)": ("ViT-L/16", "ImageNet-21k", "imagenet21k_vit_l16"),
+}
+
+
+def _figure_2():
+    """The groups of VTAB's tasks; the figure prints no numbers."""
+    rows = {
+        group: [(suite("vtab", pretrained(x)), group) for _, _, x in _OF_VTAB.values()]
+        for group in (*GROUPS, "mean")
     }
+    return [Grid(title="accuracy on VTAB by group", columns=list(_OF_VTAB), rows=rows)]
+
+
+def _table_9():
+    models = _OF_VTAB
     tasks = [f"vtab/{task}" for task in TASKS]
     return [
         Grid(
@@ -261,6 +274,7 @@ FULL: dict[str, Callable[[], list[Grid]]] = {
     "table7": _table_7,
     "table8": _table_8,
     "table9": _table_9,
+    "figure2": _figure_2,
     "figure3": _figure_3,
     "figure4": _figure_4,
     "figure5": _table_6,
