@@ -24,7 +24,7 @@ import time
 from benchmarks.peers.peak import peak_rates
 from benchmarks.peers.systems import choose_peak
 
-ROOT = pathlib.Path(__file__).parent.parent.parent
+ROOT = pathlib.Path(__file__).parent.parent
 PEERS = ROOT / ".venv-peers" / "bin" / "python"
 # Seconds of untimed calls before each timed one.
 WARM_UP = 0.03

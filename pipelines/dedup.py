@@ -19,7 +19,7 @@ SRC is a name as for data.name: folder:PATH, list:FILE, tfrecord:PATH or a TFDS 
 split may follow behind @, as in cifar10@test or folder:/data/pets@train[:50%]; the default is the
 training split of the reference and the evaluation split of a query.
 
-example: python -m pipelines.dedup --reference folder:/data/photos --query cifar10 --query pets@test
+example: python -m pipelines.dedup --reference folder:/data/photos --query oxford_iiit_pet@test
 """
 
 SHARED_FLAGS = ()

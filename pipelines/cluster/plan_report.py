@@ -7,6 +7,7 @@ from pipelines.cluster.chips import chip_table
 from pipelines.cluster.planning import DAY, Plan, is_compiled, largest_batch
 from pipelines.config.names import Dtype
 from pipelines.errors import counted
+from pipelines.reports.text_table import aligned
 from pipelines.training.dry_run import with_prefix
 from vit_tf import cost
 from vit_tf.config.vit import Recompute
@@ -92,13 +93,13 @@ def plan_text(record) -> str:
             f"compute: {with_prefix(flops, 'FLOPs')} per step, {record['exaflops']:,.4g} exaFLOPs "
             f"for all {record['steps']:,} steps",
             f"memory of each device in GB, {images}:",
-            *columns(rows),
+            *aligned(rows, left=(0,)),
             f"activations of {counted(record['images'], 'image')} in GB:",
             *_activation_rows(record["activations"]),
             "largest number of images at a time on a device:",
             *_largest_rows(record["largest_batch"]),
             f"step on {where}:",
-            *columns(times, left=(0, 2)),
+            *aligned(times, left=(0, 2)),
             f"run: {total}, {record['core_days']:,.4g} core-days{price}",
             *assumption_lines(record["assumptions"]),
         ]
@@ -129,7 +130,7 @@ def scaling_text(records) -> str:
         [
             f"{first['model']} in {first['dtype']}, batches of {first['batch_size']:,}, on "
             f"{first['chip']}; times of a step in ms, images at a time on a device:",
-            *columns([header, *rows], left=()),
+            *aligned([header, *rows], left=()),
             *assumption_lines(first["assumptions"]),
         ]
     )
@@ -154,10 +155,10 @@ def paper_text(record) -> str:
     return "\n".join(
         [
             "table 6: exaFLOPs of the formula (docs/paper.md L.3) and of the paper",
-            *columns([[*header, "formula", "paper", "paper / formula"], *table_6], left=(0, 1)),
+            *aligned([[*header, "formula", "paper", "paper / formula"], *table_6], left=(0, 1)),
             "",
             "table 2: utilization of TPU v3 (61.5 TFLOP/s per core) that its core-days imply",
-            *columns([[*header, "exaFLOPs", "core-days", "utilization"], *table_2], left=(0, 1)),
+            *aligned([[*header, "exaFLOPs", "core-days", "utilization"], *table_2], left=(0, 1)),
         ]
     )
 
@@ -187,18 +188,6 @@ def duration(seconds) -> str:
     """A time with three digits and the largest unit that it reaches, such as "2.05 s"."""
     size, unit = next((x for x in _UNITS if seconds >= x[0]), _UNITS[-1])
     return f"{seconds / size:,.3g} {unit}"
-
-
-def columns(rows, left=(0,)) -> list[str]:
-    """Lines of a table: columns in `left` begin together, the others end together."""
-    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.ljust(width) if index in left else cell.rjust(width)
-            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
 
 
 def _cost(plan, price):
@@ -253,7 +242,7 @@ def _activation_rows(activations):
         [f"  model.recompute={name}", *(f"{size / 1e9:,.3f}" for size in sizes.values())]
         for name, sizes in activations.items()
     ]
-    return columns([["", *get_args(Dtype)], *rows])
+    return aligned([["", *get_args(Dtype)], *rows], left=(0,))
 
 
 def _largest_rows(batches):
@@ -271,4 +260,4 @@ def _largest_rows(batches):
         for recompute in batches[0]["images"]
         for name in ("float32", "16 bits")
     ]
-    return columns([["", "memory", *names], *rows])
+    return aligned([["", "memory", *names], *rows], left=(0,))

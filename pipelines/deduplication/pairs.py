@@ -7,6 +7,7 @@ import numpy as np
 
 from pipelines.data.progress_lines import ProgressLines
 from pipelines.deduplication import embeddings
+from pipelines.deduplication.buckets import Buckets
 from pipelines.deduplication.index import HASHED, UNREADABLE
 from pipelines.deduplication.perceptual_hash import BITS, VIEWS, hamming
 
@@ -45,6 +46,56 @@ class Pairs(NamedTuple):
         return self.view > VIEWS + 1
 
 
+class Hashes(NamedTuple):
+    """The hashes of images, and those of view 0 in buckets."""
+
+    views: np.ndarray  # uint64 [VIEWS, n]
+    rows: np.ndarray  # int64 [m]: the images that have a hash
+    buckets: Buckets  # of view 0 of these images
+
+
+def near_by_hash(query, reference, most, progress=lambda count: None):
+    """The pairs of images of which view 0 of one and any view of the other are near.
+
+    Args:
+        query, reference: `Hashes`.
+        most: hashes that differ in at most so many bits are near.
+        progress: see `Buckets.near`; it is told VIEWS times the images of the query that have a
+            hash, and VIEWS - 1 times those of the reference.
+
+    Returns:
+        Rows of the query and of the reference, int64 `[n]`, sorted, each pair once.
+    """
+
+    def near():
+        for view in range(VIEWS):
+            keys = query.views[view, query.rows]
+            for own, found in reference.buckets.near(keys, most, progress):
+                yield query.rows[own], reference.rows[found]
+        for view in range(1, VIEWS):
+            keys = reference.views[view, reference.rows]
+            for own, found in query.buckets.near(keys, most, progress):
+                yield query.rows[found], reference.rows[own]
+
+    return _each_once(near(), reference.views.shape[1])
+
+
+def view_distances(query, reference, own, rows):
+    """The distance of each pair of views that is compared, uint8 `[2 VIEWS, n]`.
+
+    Args:
+        query, reference: hashes, uint64 `[VIEWS, ...]`.
+        own, rows: the images of each pair, int64 `[n]`.
+    """
+    return np.stack([hamming(query[left, own], reference[right, rows]) for left, right in _VIEWS])
+
+
+def _each_once(pairs, count):
+    """The different ones of some pairs of arrays of rows, sorted; the second are below `count`."""
+    numbers = [own * count + rows for own, rows in pairs]
+    return np.divmod(np.unique(np.concatenate([np.zeros(0, np.int64), *numbers])), max(count, 1))
+
+
 class Searcher:
     """Searches the images of a reference.
 
@@ -58,7 +109,7 @@ class Searcher:
         self._reference = reference
         self._most_bits, self._least_cosine = most_bits, least_cosine
         self._count = reference.source.num_examples
-        self._hashes, self._hashed = reference.hash_buckets()
+        self._hashes = _hashes(reference)
         if self._has_embeddings:
             self._signs, self._embedded, self._mean = reference.embedding_buckets()
 
@@ -74,11 +125,11 @@ class Searcher:
             check: called after every group of keys; it may raise an error to stop.
         """
         progress = self._progress(query, check)
-        found = [self._by_query_views(query, progress), self._by_reference_views(query, progress)]
+        found = [near_by_hash(_hashes(query), self._hashes, self._most_bits, progress)]
         if self._has_embeddings:
             found += [self._by_embedding(query, view, progress) for view in (0, 1)]
-        own, rows = np.divmod(np.unique(np.concatenate(found)), self._count)
-        distances = np.stack([self._distances(query, own, rows, *views) for views in _VIEWS])
+        own, rows = _each_once(found, self._count)
+        distances = self._distances(query, own, rows)
         cosines = np.full([2, len(own)], np.nan, np.float32)
         if self._has_embeddings:
             cosines[:] = [self._cosines(query, own, rows, view) for view in (0, 1)]
@@ -87,30 +138,6 @@ class Searcher:
         view = np.where(by_hash, distances.argmin(axis=0), cosines[1] > cosines[0])
         order = np.lexsort((rows, -cosine, distance, own))
         return Pairs(*(x[order] for x in (own, rows, distance, cosine, view)))
-
-    def _by_query_views(self, query, progress):
-        """The pairs of any view of the query and view 0 of the reference."""
-        own = np.flatnonzero(query.states == HASHED)
-
-        def near():
-            for view in range(VIEWS):
-                keys = query.hashes[view, own]
-                for left, right in self._hashes.near(keys, self._most_bits, progress):
-                    yield own[left], self._hashed[right]
-
-        return self._numbers(near())
-
-    def _by_reference_views(self, query, progress):
-        """The pairs of view 0 of the query and any other view of the reference."""
-        buckets, own = query.hash_buckets()
-
-        def near():
-            for view in range(1, VIEWS):
-                keys = self._reference.hashes[view, self._hashed]
-                for left, right in buckets.near(keys, self._most_bits, progress):
-                    yield own[right], self._hashed[left]
-
-        return self._numbers(near())
 
     def _by_embedding(self, query, view, progress):
         own = np.flatnonzero(query.states != UNREADABLE)
@@ -123,11 +150,11 @@ class Searcher:
                 is_near = self._cosines(query, *pair, view) >= self._least_cosine
                 yield pair[0][is_near], pair[1][is_near]
 
-        return self._numbers(near())
+        return _each_once(near(), self._count)
 
     def _progress(self, query, check):
         """A function that counts keys that are done, logs the progress, and calls `check`."""
-        keys = VIEWS * np.sum(query.states == HASHED) + (VIEWS - 1) * len(self._hashed)
+        keys = VIEWS * np.sum(query.states == HASHED) + (VIEWS - 1) * len(self._hashes.rows)
         if self._has_embeddings:
             keys += 2 * np.sum(query.states != UNREADABLE)
         lines, done = ProgressLines(f"searching {self._reference.source}", int(keys)), 0
@@ -141,14 +168,9 @@ class Searcher:
 
         return progress
 
-    def _numbers(self, pairs):
-        """One number for each pair of arrays of rows, int64, sorted, each once."""
-        numbers = [own * self._count + rows for own, rows in pairs]
-        return np.unique(np.concatenate([np.zeros(0, np.int64), *numbers]))
-
-    def _distances(self, query, own, rows, left, right):
-        """The distance of two views of each pair, uint8."""
-        distances = hamming(query.hashes[left, own], self._reference.hashes[right, rows])
+    def _distances(self, query, own, rows):
+        """As `view_distances`, but `NO_DISTANCE` for pairs without two hashes."""
+        distances = view_distances(query.hashes, self._reference.hashes, own, rows)
         are_hashed = (query.states[own] == HASHED) & (self._reference.states[rows] == HASHED)
         return np.where(are_hashed, distances, np.uint8(NO_DISTANCE))
 
@@ -161,6 +183,11 @@ class Searcher:
             right = embeddings.centered(self._reference.embeddings, rows[part], 0, self._mean)
             cosines[part] = np.einsum("nf,nf->n", left, right)
         return cosines
+
+
+def _hashes(index):
+    buckets, rows = index.hash_buckets()
+    return Hashes(index.hashes, rows, buckets)
 
 
 def sign_distance(cosine):

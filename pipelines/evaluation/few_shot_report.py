@@ -20,6 +20,7 @@ from pipelines.evaluation.few_shot import (
 from pipelines.evaluation.linear_probe import linear_probe
 from pipelines.evaluation.neighbors import neighbor_accuracies
 from pipelines.reports import charts, html_page
+from pipelines.reports.text_table import aligned
 from pipelines.runs.json_file import write_json
 from pipelines.stored_models.stored_model import AS_TRAINED
 from vit_tf.files import storage
@@ -155,11 +156,7 @@ def _write(output, record):
 def text(record) -> str:
     """The results as text: a row for each number of shots, a column for each strength."""
     header, rows = _table(record)
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    lines = [
-        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-        for row in [header, *rows]
-    ]
+    lines = aligned([header, *rows], left=())
     return "\n".join(
         [_summary(record), *lines, _both_forms(record), *_others(record), *record["notes"]]
     )

@@ -16,19 +16,13 @@ from pipelines.evaluation.evaluation_step import EvaluationData, Evaluator
 from pipelines.evaluation.predictions import Predictions
 from pipelines.evaluation.real import labeled_accuracy
 from pipelines.stored_models.stored_model import AS_TRAINED
-from pipelines.studies.benchmark_differences import compare
+from pipelines.studies.benchmark_differences import DATA_NAMES, compare
 from pipelines.tasks.metrics import weighted_sums
 from vit_tf.files import storage
 from vit_tf.pretrained.class_names import IMAGENET_1K, class_names, synsets
 
 _log = logging.getLogger(__name__)
 
-# The usual `data.name`; `folder:` begins at data.data_dir.
-DATA_NAMES: dict[Benchmark, str] = {
-    "imagenet": "imagenet2012",
-    "real": "imagenet2012_real",
-    "objectnet": "folder:objectnet-1.0",
-}
 # The first of these splits that the data have is evaluated. ImageNet's test split has no labels;
 # ObjectNet has one split.
 _SPLITS = ("validation", "valid", "val", "dev", "test", "testing", "train")

@@ -22,8 +22,14 @@ from pipelines.data.sources.splits import with_splits
 from pipelines.deduplication import page
 from pipelines.deduplication.buckets import Buckets, sorted_rows
 from pipelines.deduplication.index import PLAIN, UNREADABLE, Index
-from pipelines.deduplication.pairs import NO_DISTANCE, Searcher
-from pipelines.deduplication.perceptual_hash import hamming, hashes_of_files
+from pipelines.deduplication.pairs import (
+    NO_DISTANCE,
+    Hashes,
+    Searcher,
+    near_by_hash,
+    view_distances,
+)
+from pipelines.deduplication.perceptual_hash import hashes_of_files
 from pipelines.errors import Interrupted, UserError, counted
 from pipelines.runs.json_file import write_json
 from pipelines.serving.prediction import find_images
@@ -72,30 +78,17 @@ def near_duplicates(reference_folder, query_folder, max_distance=10):
     """
     if max_distance < 0:
         raise UserError(f"max_distance={max_distance} is negative. Expected a number of bits.")
-    references, keys = _hashed_files(reference_folder)
-    queries, hashes = _hashed_files(query_folder)
-    found = _nearest(keys[0], hashes, max_distance)
-    for (row, own), distance in _nearest(hashes[0], keys, max_distance).items():
-        found[own, row] = min(distance, found.get((own, row), distance))
-    pairs = ((queries[own], references[row], found[own, row]) for own, row in found)
-    return sorted(pairs, key=lambda pair: (pair[0], pair[2], pair[1]))
-
-
-def _nearest(keys, views, most):
-    """(row of `views`, row of `keys`) -> the smallest distance, for those within `most`."""
-    buckets, found = Buckets(keys, sorted_rows(keys)), {}
-    for hashes in views:
-        for own, rows in buckets.near(hashes, most):
-            distances = hamming(hashes[own], keys[rows]).tolist()
-            for pair, distance in zip(
-                zip(own.tolist(), rows.tolist(), strict=True), distances, strict=True
-            ):
-                found[pair] = min(distance, found.get(pair, distance))
-    return found
+    references, reference = _hashed_files(reference_folder)
+    queries, query = _hashed_files(query_folder)
+    own, rows = near_by_hash(query, reference, max_distance)
+    distances = view_distances(query.views, reference.views, own, rows).min(axis=0)
+    pairs = zip(own.tolist(), rows.tolist(), distances.tolist(), strict=True)
+    found = [(queries[one], references[other], distance) for one, other, distance in pairs]
+    return sorted(found, key=lambda pair: (pair[0], pair[2], pair[1]))
 
 
 def _hashed_files(folder):
-    """The paths below a folder whose images have a hash, and the hashes, uint64 `[VIEWS, n]`."""
+    """The paths below a folder whose images have a hash, and their `Hashes`."""
     images = find_images([os.fspath(folder)])
     if images[0].error and images[0].path == os.fspath(folder):
         raise UserError(images[0].error)
@@ -110,7 +103,8 @@ def _hashed_files(folder):
             f"{folder}: {left_out:,} of {counted(len(images), 'image')} are left out: they cannot "
             "be decoded, or have one color"
         )
-    return paths, np.concatenate(hashes, axis=1)
+    views = np.concatenate(hashes, axis=1)
+    return paths, Hashes(views, np.arange(len(paths)), Buckets(views[0], sorted_rows(views[0])))
 
 
 def _content(image):

@@ -39,14 +39,18 @@ class PaperValue:
     deviation: float | None
     note: str
 
+    @property
+    def place(self) -> str:
+        """Where the paper has it, such as "table 5"."""
+        return self.table if self.table.startswith("D") else f"table {self.table}"
+
     def __str__(self):
         spread = "" if self.deviation is None else f" +- {self.deviation:.2f}"
         note = f", {self.note}" if self.note else ""
-        place = self.table if self.table.startswith("D") else f"table {self.table}"
         digits = 1 if self.table in ("9", "D.9") else 2
         return (
             f"{self.percent:.{digits}f}{spread} % ({self.model} from {self.pretraining}{note}; "
-            f"{place})"
+            f"{self.place})"
         )
 
 
@@ -93,11 +97,43 @@ def pretraining_of(weights, fine_tuned=False) -> str | None:
     return (_FINE_TUNED if fine_tuned else _PRETRAINING).get(record.collection)
 
 
+def nearest_values(values, weights, fine_tuned=False) -> tuple[PaperValue, ...]:
+    """Returns the values whose pre-training is that of some weights; all if none has it.
+
+    Args:
+        values: `PaperValue`s.
+        weights, fine_tuned: see `pretraining_of`.
+    """
+    own = pretraining_of(weights, fine_tuned)
+    return tuple(value for value in values if value.pretraining == own) or tuple(values)
+
+
+def merged(differences) -> list[str]:
+    """Returns each difference once, with what it concerns unless that is all.
+
+    Args:
+        differences: name of a task or table -> phrases about what differs there from the paper.
+    """
+    names = {}
+    for name, phrases in differences.items():
+        for phrase in phrases:
+            names.setdefault(phrase, []).append(name)
+    return [f"{phrase}{_where(own, differences)}" for phrase, own in names.items()]
+
+
+def _where(names, every):
+    others = [name for name in every if name not in names]
+    if not others:
+        return ""
+    few = ", ".join(names) if len(names) <= len(others) else f"all but {', '.join(others)}"
+    return f" ({few})"
+
+
 def comparison(values, *, model, weights, fine_tuned=False, differences=()) -> list[str]:
     """Returns lines that show the paper's numbers, and what differs from them.
 
     Args:
-        values: the `PaperValue`s to show.
+        values: the `PaperValue`s to show, see `nearest_values`.
         model: name of the model of the result.
         weights: path or name of the weights that its training started from, or that were evaluated.
         fine_tuned: whether these are weights that were evaluated after fine-tuning on ImageNet.

@@ -6,20 +6,20 @@ what a process takes, so several processes on one directory train different task
 of them waits for the others' results. `suite.json` and `suite.csv` follow from the results alone.
 """
 
-import datetime
 import logging
 import os
 import time
 
 from pipelines.config.summary import summary
 from pipelines.errors import InUseError, MissingDataError, RunError, UserError, counted
+from pipelines.reports.text_table import aligned
 from pipelines.runs.json_file import read_json, write_json
 from pipelines.runs.lock import LOCKS, only_writer
 from pipelines.runs.signals import interruptible
 from pipelines.runs.workdir import Workdir, lasting_differences
 from pipelines.studies import suite_table, sweep
 from pipelines.studies.suite_plan import SuitePlan
-from pipelines.studies.sweep_table import aligned
+from pipelines.studies.sweep_table import pick
 from vit_tf.files import storage
 from vit_tf.files.atomic_file import write_atomically
 
@@ -108,7 +108,7 @@ class _Suite:
         self._plan, self._path, self._strategy = plan, path, strategy
         self._results = {}  # By folder; a result never changes.
         self._said = set()  # Trainings that were announced.
-        self._seconds = self._flops = 0  # Sums over the trainings of this process.
+        self._time_left = sweep.TimeLeft("suite")  # If this process is alone.
 
     def run(self):
         plan, picked = self._plan, self._plan.settings[0]
@@ -118,7 +118,7 @@ class _Suite:
             finals = [sum(x.final[task][0].flops for task in plan.tasks) for x in plan.settings]
             expected = plan.seeds * sum(finals) / len(finals)  # The pick is not known yet.
             self._complete("trial", [unit for units in trials for unit in units], expected)
-            best = suite_table.pick([[self._result(unit) for unit in units] for units in trials])
+            best = pick([[self._result(unit) for unit in units] for units in trials])
             if best is None:
                 raise RunError(
                     "None of the settings ended with a finite loss on all tasks; see the "
@@ -167,7 +167,7 @@ class _Suite:
         """Trains one unit; returns whether it has a result, as other processes may train it."""
         is_new = title not in self._said
         if is_new:
-            _log.info(f"\n{title}{self._eta(flops_left)}")
+            _log.info(f"\n{title}{self._time_left.text(flops_left)}")
             self._said.add(title)
         begin = time.perf_counter()
         folder = self._file(unit.folder)
@@ -178,8 +178,7 @@ class _Suite:
                 _log.info("another process trains it")
             return False
         write_json(os.path.join(folder, _RESULT), result)
-        self._seconds += time.perf_counter() - begin
-        self._flops += unit.flops
+        self._time_left.add(time.perf_counter() - begin, unit.flops)
         return True
 
     def _result(self, unit):
@@ -195,13 +194,6 @@ class _Suite:
                 )
             self._results[unit.folder] = result
         return self._results[unit.folder]
-
-    def _eta(self, flops_left):
-        """The time that is left if this process is alone, from the trainings so far."""
-        if not self._flops:
-            return ""
-        seconds = self._seconds / self._flops * flops_left
-        return f"  ETA of the suite {datetime.timedelta(seconds=round(seconds))}"
 
     def _file(self, name):
         return os.path.join(self._path, name)

@@ -11,10 +11,10 @@ from pipelines.config import Assignments, Experiment, Request
 from pipelines.config.recipes import get_recipe
 from pipelines.config.recipes.fine_tuning import dropout
 from pipelines.data.sources.open import open_source
-from pipelines.data.sources.subset import leave_out, subset_size
+from pipelines.data.sources.subset import open_train_split, subset_size
 from pipelines.errors import DataError, MissingDataError, UserError
-from pipelines.runs.workdir import lasting_differences
-from pipelines.studies.suites import SUITES, TABLE_4, Suite
+from pipelines.studies.paper_results import merged
+from pipelines.studies.suites import SUITES, TABLE_4, Suite, setting_differences
 from pipelines.studies.sweep_plan import (
     folder_name,
     parse_grid,
@@ -31,8 +31,6 @@ SEEDS = 3  # The paper's number of fine-tuning runs.
 _RATE = "optimizer.learning_rate"
 # The suite decides them.
 _FIXED = ("data.name", "data.label", "data.train_split", "data.eval_split", "task")
-# They change no result, or are reported apart.
-_NO_DIFFERENCE = ("seed", "data.data_dir", "data.name")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,7 +57,8 @@ class Setting:
     Attributes:
         name: name of its folders.
         values: the setup and the values of the grid, by path.
-        differences: a line `path: paper's -> own` for each other setting that is not the paper's.
+        differences: a line `path: paper's -> own` for each other setting that is not the paper's,
+            with the names of the tasks unless it is all that have data.
         tuning: by task, the training without the examples on which settings are compared.
         final: by task, the trainings on all training examples, by seed.
     """
@@ -171,7 +170,8 @@ class _Planner:
         )
         self._say_once = functools.cache(_log.info)
         self._fitting = set()  # Models that fit the initial weights.
-        # By task: the source of all training examples, or None; splits for comparing settings.
+        # By task: the source of all training examples, or None; for comparing settings, the splits
+        # and the source of the examples that are trained on.
         self._sources, self._held_out = {}, {}
 
     def plan(self):
@@ -190,7 +190,9 @@ class _Planner:
             try:
                 source = self._sources[task] = self._open(task, data[task])
                 if compares:
-                    self._held_out[task] = suite.held_out(task, source, self._hold_out)
+                    train, test = suite.held_out(task, source, self._hold_out)
+                    part = open_train_split(dataclasses.replace(data[task], train_split=train))
+                    self._held_out[task] = train, test, part
             except MissingDataError as error:
                 self._sources[task], missing[task] = None, str(error)
         settings = []
@@ -212,10 +214,8 @@ class _Planner:
 
     def _open(self, task, data):
         """Opens the training examples of a task; checks them and the test set."""
-        test, train = (
-            open_source(data.name, split, data.data_dir, data.label)
-            for split in (data.eval_split, data.train_split)
-        )
+        test = open_source(data.name, data.eval_split, data.data_dir, data.label)
+        train = open_train_split(data)
         expected = self._suite.tasks[task].num_classes
         for source in (train, test):
             if source.num_classes != expected or source.multi_label:
@@ -224,7 +224,7 @@ class _Planner:
                     f"{' in lists of labels' if source.multi_label else ''}, but {task} of "
                     f"--suite={self._suite.name} has {expected}. Prepare the published data set."
                 )
-        return leave_out(data, train)
+        return train
 
     def _experiment(self, recipe, task, grid, user=None):
         """The experiment of a task that trains on all its training examples.
@@ -250,26 +250,28 @@ class _Planner:
 
     def _setting(self, recipes, values, grid):
         """A `Setting`: a setup and values of the grid, with the trainings of all tasks."""
-        task, recipe = next(iter(recipes.items()))
-        first = self._experiment(recipe, task, grid)
+        experiments = {
+            task: self._experiment(recipe, task, grid) for task, recipe in recipes.items()
+        }
+        first = next(iter(experiments.values()))
         values = values | {path: value_at(first, path) for path in grid}
-        differences = self._differences(first, recipe, task, grid)
         name, tuning, final = folder_name(values), {}, {}
-        for task, recipe in recipes.items():
-            whole = self._experiment(recipe, task, grid)
+        for task, whole in experiments.items():
             self._check_initial(whole)
             if task in self._held_out:
-                train, test = self._held_out[task]
+                train, test, part = self._held_out[task]
                 data = dataclasses.replace(whole.data, train_split=train, eval_split=test)
-                part = open_source(data.name, train, data.data_dir, data.label)
-                part = leave_out(data, part)
                 tuned = dataclasses.replace(whole, data=data)
                 tuning[task] = self._unit(task, f"trials/{name}/{task}", tuned, part)
             folder = f"final/{name}/{task},seed="
             unit = self._unit(task, folder, whole, self._sources[task])
             final[task] = tuple(_with_seed(unit, index) for index in range(self._seeds))
         return Setting(
-            name=name, values=values, differences=differences, tuning=tuning, final=final
+            name=name,
+            values=values,
+            differences=self._differences(experiments, recipes, grid),
+            tuning=tuning,
+            final=final,
         )
 
     def _unit(self, task, folder, experiment, source):
@@ -286,16 +288,19 @@ class _Planner:
             experiment = dataclasses.replace(experiment, train=train)
         return Unit(task=task, folder=folder, experiment=experiment, flops=flops)
 
-    def _differences(self, experiment, recipe, task, grid):
-        """The settings of the experiment of a task that are not the paper's."""
+    def _differences(self, experiments, recipes, grid):
+        """The settings that are not the paper's, of the experiments of tasks that have data."""
         where = {k: v for k, v in self._user.values.items() if k == "data.data_dir"}
-        paper = self._experiment(recipe, task, {}, user=where)
-        # Initial weights may be of another architecture than the model that is nearest to it.
-        model = dataclasses.replace(paper.model, fields=dropout(paper.model.name))
-        paper = dataclasses.replace(paper, model=model)
-        lines = lasting_differences(paper, experiment, _NO_DIFFERENCE)
-        if _RATE in grid and experiment.optimizer.learning_rate in self._suite.rates:
-            lines = [line for line in lines if not line.startswith(f"{_RATE}:")]
+        rates, by_task = self._suite.rates if _RATE in grid else (), {}
+        for task, recipe in recipes.items():
+            if self._sources[task] is None:
+                continue
+            paper = self._experiment(recipe, task, {}, user=where)
+            # Initial weights may be of another architecture than the model that is nearest to it.
+            model = dataclasses.replace(paper.model, fields=dropout(paper.model.name))
+            paper = dataclasses.replace(paper, model=model)
+            by_task[task] = setting_differences(paper, experiments[task], rates)
+        lines = merged(by_task)
         own = self._suite.hold_out
         if self._hold_out != own:
             lines.append(f"--hold_out: {own} -> {self._hold_out}")

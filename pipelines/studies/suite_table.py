@@ -2,41 +2,14 @@
 
 import csv
 import io
-import statistics
 
 from pipelines.evaluation.vtab import GROUPS, vtab_score
-from pipelines.studies.paper_results import comparison, paper_value, paper_values
-from pipelines.studies.sweep_table import aligned, value_text
-from pipelines.tasks.metrics import main_metric
+from pipelines.reports.text_table import aligned
+from pipelines.studies.paper_results import comparison, nearest_values, paper_value, paper_values
+from pipelines.studies.sweep_table import main_value, mean_and_deviation, value_text
 
 _NO_RESULT = "-"
 _FAILED = "not finite"
-
-
-def accuracy(result) -> float | None:
-    """Returns the main metric of a result as a fraction; None for a run that failed."""
-    return None if "failed" in result else result[main_metric(result)]
-
-
-def pick(results) -> int | None:
-    """Returns the index of the best settings; None if a run of each failed.
-
-    The best have the highest mean accuracy over the tasks. In a tie the lower mean loss decides,
-    then the order.
-
-    Args:
-        results: for each of the settings, a list of the results of all tasks.
-    """
-    finite = [i for i, each in enumerate(results) if None not in map(accuracy, each)]
-
-    def rank(index):
-        each = results[index]
-        return (
-            statistics.fmean(map(accuracy, each)),
-            -statistics.fmean(result["loss"] for result in each),
-        )
-
-    return max(finite, key=rank, default=None)
 
 
 def make_record(plan, results, picked) -> dict:
@@ -67,7 +40,7 @@ def make_record(plan, results, picked) -> dict:
         for task in plan.tasks
     }
     by_seed = [
-        {task: accuracy(rows[seed]["result"]) for task, rows in final.items()}
+        {task: main_value(rows[seed]["result"]) for task, rows in final.items()}
         for seed in range(plan.seeds)
     ]
     score = [_score(plan.suite, accuracies) for accuracies in by_seed]
@@ -80,8 +53,8 @@ def make_record(plan, results, picked) -> dict:
         "picked": picked.values,
         "final": final,
         "missing": dict(plan.missing),
-        "tasks": {task: _statistics([x[task] for x in by_seed]) for task in plan.tasks},
-        "score": {name: _statistics([x[name] for x in score]) for name in score[0]},
+        "tasks": {task: mean_and_deviation([x[task] for x in by_seed]) for task in plan.tasks},
+        "score": {name: mean_and_deviation([x[name] for x in score]) for name in score[0]},
         "differences": [*picked.differences, *_other_data(plan)],
     }
 
@@ -109,7 +82,7 @@ def text(plan, record) -> str:
     if suite.is_vtab:
         values = values or paper_values(suite.name)
     lines += comparison(
-        values,
+        nearest_values(values, plan.init_from),
         model=plan.model,
         weights=plan.init_from,
         differences=record["differences"],
@@ -128,7 +101,7 @@ def csv_bytes(plan, record) -> bytes:
     writer.writerow(["", *(title for _, title, _ in rows)])
     seeds = next(iter(record["final"].values()))
     for index, row in enumerate(seeds):
-        found = {x: accuracy(each[index]["result"]) for x, each in record["final"].items()}
+        found = {x: main_value(each[index]["result"]) for x, each in record["final"].items()}
         means = _score(suite, found)
         cells = [(means if is_mean else found).get(name) for name, _, is_mean in rows]
         writer.writerow([f"seed {row['seed']}", *map(_number, cells)])
@@ -149,20 +122,11 @@ def _score(suite, accuracies):
     return vtab_score(found) if suite.is_vtab else {"mean": next(iter(accuracies.values()))}
 
 
-def _statistics(values):
-    known = None not in values
-    return {
-        "mean": statistics.fmean(values) if known else None,
-        "standard_deviation": statistics.stdev(values) if known and len(values) > 1 else None,
-    }
-
-
 def _compared(plan, setting, results):
     if not plan.compares:
         return {"values": setting.values}
     found = {task: results[setting.tuning[task].folder] for task in plan.tasks}
-    own = [accuracy(result) for result in found.values()]
-    mean = None if None in own else statistics.fmean(own)
+    mean = mean_and_deviation([main_value(result) for result in found.values()])["mean"]
     return {"values": setting.values, "results": found, "mean": mean}
 
 
@@ -218,7 +182,7 @@ def _paper_cells(suite, name, is_mean, columns):
     cells = []
     for model, data in columns:
         found = {
-            task.name: paper_value("9", model, task.paper, data).percent
+            task.name: paper_value("9", model, f"vtab/{task.name}", data).percent
             for task in suite.tasks.values()
         }
         cells.append(f"{vtab_score(found)[name]:.2f}" if is_mean else f"{found[name]:.1f}")

@@ -13,12 +13,15 @@ from pipelines.config.recipes import bit, get_recipe
 from pipelines.config.recipes.fine_tuning import CHOICES, dropout
 from pipelines.data.protocols import vtab
 from pipelines.data.protocols.vtab_tasks import TASKS
+from pipelines.runs.workdir import lasting_differences
 from pipelines.studies.sweep_plan import held_out_splits
 
 TABLE_4, HYPER_RULE = "table_4", "bit_hyper_rule"
 # Images below 96 pixels, which BiT-HyperRule enlarges less: the only tasks of VTAB that have them.
 _SMALL = {"cifar100", "svhn", "eurosat", "dsprites_location", "dsprites_orientation"}
 _SMALL_SIDE, _LARGE_SIDE = 64, 224
+# Settings that change no result, and the data, which are compared apart.
+_NO_DIFFERENCE = ("seed", "data.data_dir", "data.name")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,14 +33,12 @@ class SuiteTask:
         title: as in the paper's tables.
         data_name: `data.name` of the published data.
         num_classes: number of classes of its labels.
-        paper: `PaperValue.data` of its accuracy.
     """
 
     name: str
     title: str
     data_name: str
     num_classes: int
-    paper: str
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -133,7 +134,6 @@ def _vtab():
             title=task.title,
             data_name=task.data_name,
             num_classes=task.num_classes,
-            paper=f"vtab/{task.name}",
         )
         for task in TASKS.values()
     }
@@ -154,7 +154,6 @@ def _single(name, title, num_classes):
         title=title,
         data_name=get_recipe(recipe).data.name,
         num_classes=num_classes,
-        paper=name,
     )
     return Suite(
         name=name,
@@ -165,6 +164,9 @@ def _single(name, title, num_classes):
     )
 
 
+# Its setups are those of the models that `evaluate --benchmark` compares; it is no choice of
+# `--suite`.
+IMAGENET = _single("imagenet", "ImageNet", 1000)
 SUITES: Mapping[str, Suite] = {
     suite.name: suite
     for suite in (
@@ -175,3 +177,16 @@ SUITES: Mapping[str, Suite] = {
         _single("flowers", "Oxford Flowers-102", 102),
     )
 }
+
+
+def setting_differences(paper, own, rates=(), also=()) -> list[str]:
+    """Returns a line `path: paper's -> own` for each setting that can change the result.
+
+    Args:
+        paper, own: the `Experiment`s.
+        rates: learning rates that the paper chose from: all of them are the paper's.
+        also: paths of further settings that are not compared.
+    """
+    rate = "optimizer.learning_rate"
+    chosen = (rate,) if own.optimizer.learning_rate in rates else ()
+    return lasting_differences(paper, own, (*_NO_DIFFERENCE, *chosen, *also))

@@ -88,7 +88,7 @@ class _Sweep:
         self._plan, self._path, self._strategy, self._check = plan, path, strategy, check
         trials = [_row(trial, trial.tuning, f"trials/{trial.name}") for trial in plan.trials]
         self._done = _read_results(plan, trials, path)
-        self._seconds = self._flops = 0  # Sums over the runs so far.
+        self._time_left = TimeLeft("sweep")
         self._record = {
             "command": _COMMAND,
             "hold_out": plan.hold_out,
@@ -107,7 +107,7 @@ class _Sweep:
             self._train(title, row, trial.tuning, trial.flops, sum(costs[index:]) + final_cost)
 
         results = [row["result"] for row in record["trials"]]
-        best = sweep_table.pick(results)
+        best = sweep_table.pick([[result] for result in results])
         if best is None:
             self._conclude()
             raise RunError(
@@ -137,26 +137,18 @@ class _Sweep:
         if row["result"]:
             _log.info(f"{title}: done before")
             return
-        _log.info(f"\n{title}{self._eta(flops_left)}")
+        _log.info(f"\n{title}{self._time_left.text(flops_left)}")
         begin = time.perf_counter()
         row["result"] = train_once(experiment, self._file(row["workdir"]), self._strategy)
-        self._seconds += time.perf_counter() - begin
-        self._flops += flops
+        self._time_left.add(time.perf_counter() - begin, flops)
         self._write()
-
-    def _eta(self, flops_left):
-        """The time that is left, from the costs and times of the runs so far."""
-        if not self._flops:
-            return ""
-        seconds = self._seconds / self._flops * flops_left
-        return f"  ETA of the sweep {datetime.timedelta(seconds=round(seconds))}"
 
     def _with_result(self, row):
         return self._done.get(row["workdir"], row)
 
     def _conclude(self):
         record = self._record
-        record |= sweep_table.statistics_of(record)
+        record |= sweep_table.mean_and_deviation(sweep_table.final_values(record))
         self._write()
         self._check()
         write_atomically(self._file(_CSV), lambda file: file.write(sweep_table.csv_bytes(record)))
@@ -183,6 +175,30 @@ def no_retracing_warnings():
         yield
     finally:
         tf.get_logger().removeFilter(is_other)
+
+
+class TimeLeft:
+    """Estimates the time that is left, from the costs and times of the trainings so far.
+
+    Args:
+        what: what the trainings belong to.
+    """
+
+    def __init__(self, what):
+        self._what = what
+        self._seconds = self._flops = 0
+
+    def add(self, seconds, flops):
+        """Adds a training that has ended in this process."""
+        self._seconds += seconds
+        self._flops += flops
+
+    def text(self, flops_left) -> str:
+        """The end of a line about the next training; "" before one has ended."""
+        if not self._flops:
+            return ""
+        seconds = self._seconds / self._flops * flops_left
+        return f"  ETA of the {self._what} {datetime.timedelta(seconds=round(seconds))}"
 
 
 def _row(trial, experiment, workdir):

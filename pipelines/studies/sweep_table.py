@@ -6,6 +6,7 @@ import io
 import json
 import statistics
 
+from pipelines.reports.text_table import aligned
 from pipelines.tasks.metrics import as_text, main_metric
 
 # The table's text in place of a metric of a run that failed.
@@ -19,42 +20,55 @@ def value_text(value) -> str:
     return value if isinstance(value, str) else "none" if value is None else json.dumps(value)
 
 
-def pick(results) -> int | None:
-    """The index of the best result; None if all failed.
-
-    The best has the highest main metric (see `metrics.main_metric`). In a tie the lower loss
-    decides, then the order.
+def main_value(result) -> float | None:
+    """The main metric of a training (see `metrics.main_metric`), a fraction; None if it failed.
 
     Args:
-        results: a dict of metrics for each trial, or {"failed": the reason}.
+        result: its metrics by name, or {"failed": the reason}.
     """
-    candidates = [index for index, result in enumerate(results) if "failed" not in result]
-    if not candidates:
-        return None
+    return None if "failed" in result else result[main_metric(result)]
+
+
+def pick(groups) -> int | None:
+    """The index of the best settings; None if a training of each failed.
+
+    The best have the highest mean of the main metric over their trainings. In a tie the lower mean
+    loss decides, then the order.
+
+    Args:
+        groups: for each of the settings, a list of the results of its trainings.
+    """
+    finite = [i for i, group in enumerate(groups) if None not in map(main_value, group)]
 
     def rank(index):
-        result = results[index]
-        return result[main_metric(result)], -result["loss"]
+        group = groups[index]
+        losses = [result["loss"] for result in group]
+        return statistics.fmean(map(main_value, group)), -statistics.fmean(losses)
 
-    return max(candidates, key=rank)
+    return max(finite, key=rank, default=None)
 
 
-def statistics_of(record) -> dict:
-    """Mean and sample standard deviation (divisor n - 1) of the main metric over the final runs.
-
-    Args:
-        record: see `sweep.run`.
+def mean_and_deviation(values) -> dict:
+    """Mean and sample standard deviation (divisor n - 1) of values, which may be None.
 
     Returns:
-        {"mean": fraction, "standard_deviation": fraction}; None for the mean without final runs or
-        if one failed, and for the deviation of fewer than two.
+        {"mean": float, "standard_deviation": float}; None for both without values or if one is
+        None, and for the deviation of a single one.
     """
-    values = _final_values(record)
     known = bool(values) and None not in values
     return {
         "mean": statistics.fmean(values) if known else None,
         "standard_deviation": statistics.stdev(values) if known and len(values) > 1 else None,
     }
+
+
+def final_values(record) -> list[float | None]:
+    """The main metric of each final run; None for one that failed.
+
+    Args:
+        record: see `sweep.run`.
+    """
+    return [main_value(row["result"]) for row in record["final"]]
 
 
 def text(record) -> str:
@@ -75,15 +89,6 @@ def text(record) -> str:
     if picked:
         lines.append(f"* picked: highest {metric}, then lowest loss, then first")
     return "\n".join([*lines, *_conclusion(record, metric)])
-
-
-def aligned(rows) -> list[str]:
-    """Returns a line for each row of cells, whose columns begin at the same place."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
 
 
 def csv_bytes(record) -> bytes:
@@ -116,11 +121,6 @@ def _shown(result):
     return [as_text(metric, result[metric]), f"{result['loss']:.4f}"]
 
 
-def _final_values(record):
-    """The main metric of each final run; None for one that failed."""
-    return [row["result"].get(record["metric"]) for row in record["final"]]
-
-
 def _conclusion(record, metric):
     """A line about the final runs, if there are any."""
     if not record["final"]:
@@ -128,7 +128,7 @@ def _conclusion(record, metric):
     of_metric = functools.partial(as_text, record["metric"])
     each = ", ".join(
         f"{_FAILED if value is None else of_metric(value)} (seed {row['seed']})"
-        for row, value in zip(record["final"], _final_values(record), strict=True)
+        for row, value in zip(record["final"], final_values(record), strict=True)
     )
     line = f"{metric} on {record['final'][0]['split']} after training on the whole split: "
     if record["standard_deviation"] is None:

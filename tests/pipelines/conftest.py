@@ -1,6 +1,7 @@
 """Fixtures of the tests of `pipelines`."""
 
 import functools
+import json
 import logging
 
 import pytest
@@ -17,6 +18,22 @@ def command(monkeypatch, capsys, tmp_path):
 
     def run(module, *arguments, cwd=tmp_path):
         return run_here(module, *arguments, monkeypatch=monkeypatch, capsys=capsys, cwd=cwd)
+
+    return run
+
+
+@pytest.fixture
+def printed(command):
+    """`printed(module, *arguments, logs=True)`: what a command that ends well prints with --json.
+
+    With `logs=False`, it writes nothing to stderr.
+    """
+
+    def run(module, *arguments, logs=True):
+        result = command(module, "--json", *arguments)
+        assert result.returncode == 0, result.stderr
+        assert logs or result.stderr == ""
+        return json.loads(result.stdout)
 
     return run
 

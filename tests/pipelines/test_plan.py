@@ -1,5 +1,6 @@
 """The command `plan`: its text, its JSON, and wrong input."""
 
+import functools
 import json
 import os
 import re
@@ -17,15 +18,9 @@ STEPS = 7 * 303_000_000 // 4096
 
 
 @pytest.fixture
-def planned(command):
+def planned(printed):
     """`planned(*arguments)`: what `plan --json` prints."""
-
-    def run(*arguments):
-        result = command("plan", "--json", *arguments)
-        assert result.returncode == 0, result.stderr
-        return json.loads(result.stdout)
-
-    return run
+    return functools.partial(printed, "plan")
 
 
 def test_a_run_of_the_paper(planned, tmp_path):

@@ -83,7 +83,8 @@ def finetune_vtab() -> Experiment:
 
     Source: the paper, table 4 and appendix B.1.1: the same steps and rate for all 19 tasks. The
         warm-up is the default of the paper's code. 2,500 steps of 512 are 1,280 epochs of the 1,000
-        images, which are 800 of the training split and 200 for choices, as VTAB has them.
+        images, which are 800 of the training split and 200 for choices, as VTAB has them. Crops are
+        those of BiT, whose protocol the paper follows: a random 384 x 384 of 448 x 448 pixels.
     Command: python -m pipelines.finetune --experiment finetune_vtab. The suite vtab of the command
         sweep trains all 19 tasks, with their own crops and flips.
     Expected: of ViT-L/16 84.1 % on this task and 72.7 % over all tasks (table 9, ImageNet-21k).
@@ -93,7 +94,13 @@ def finetune_vtab() -> Experiment:
         model="ViT-B/16",
         weights="imagenet21k/ViT-B_16",
         image_size=384,
-        data=Data(name="cifar100", train_split="train[:800]+train[45000:45200]", eval_split="test"),
+        data=Data(
+            name="cifar100:3.*.*",
+            train_split="train[:800]+train[90%:][:200]",
+            eval_split="test",
+            crop="random",
+            crop_resize_to=448,
+        ),
         steps=2500,
         warmup_steps=500,
         learning_rate=0.01,

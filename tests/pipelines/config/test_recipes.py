@@ -17,6 +17,7 @@ from pipelines.config.recipes import (
     pretraining,
 )
 from pipelines.config.summary import summary
+from pipelines.data.protocols import vtab
 from tests.checkout import ROOT
 from tests.conftest import GOLDEN
 
@@ -204,6 +205,13 @@ def test_fine_tuning_is_table_4():
     for model, dataset, without_dropout, _ in rows:
         if model == "ViT-B_16":
             assert f"{without_dropout:g} % with the paper's code" in _text(FINE_TUNING[dataset])
+
+
+def test_the_recipe_of_vtab_has_the_data_of_its_task():
+    recipe, settings = RECIPE["finetune_vtab"], vtab.settings("cifar100", "train800val200", "test")
+    # That of its `supervised_keys`, which is read without a choice.
+    assert settings.pop("data.label") == "label"
+    assert recipe.data == override(recipe, [f"{k}={v}" for k, v in settings.items()]).data
 
 
 def _check_fine_tuning(recipe):

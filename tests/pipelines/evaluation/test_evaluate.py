@@ -1,5 +1,6 @@
 """Evaluation of a saved model: as in training, every example once, with every strategy."""
 
+import functools
 import json
 import re
 import shutil
@@ -39,15 +40,9 @@ def evaluated(source, experiment, strategy):
 
 
 @pytest.fixture
-def evaluation(command):
+def evaluation(printed):
     """`evaluation(*flags)`: what `evaluate --json` prints."""
-
-    def run(*flags):
-        result = command("evaluate", "--json", *flags)
-        assert result.returncode == 0, result.stderr
-        return json.loads(result.stdout)
-
-    return run
+    return functools.partial(printed, "evaluate")
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ Each training holds the lock of its workdir and takes some seconds, as `train` d
 import sys
 import time
 
+from pipelines.data.sources import subset
 from pipelines.runs.lock import only_writer
 from pipelines.studies import suite, suite_plan, sweep
 from tests.pipelines.studies import suites
@@ -22,7 +23,8 @@ def main(path, seconds):
             time.sleep(seconds)
             return trainings(experiment, workdir, strategy)
 
-    suite_plan.open_source, sweep.train, suite._POLL = suites.Source, train, 0.05
+    subset.open_source = suite_plan.open_source = suites.Source
+    sweep.train, suite._POLL = train, 0.05
     plan = suites.plan_of("vtab", init_from=suites.L16, seeds=1)
     suite.run(plan, path, one_device())
 

@@ -5,6 +5,7 @@ import threading
 
 from pipelines.config import Assignments, Request
 from pipelines.data.protocols.vtab_tasks import TASKS
+from pipelines.data.sources import subset
 from pipelines.errors import InUseError, MissingDataError, NonFiniteError
 from pipelines.runs.workdir import Workdir
 from pipelines.studies import suite_plan
@@ -45,7 +46,8 @@ def replace_data(monkeypatch, missing=(), opened=None):
             opened.append((name, split, label))
         return Source(name, split, data_dir, label)
 
-    monkeypatch.setattr(suite_plan, "open_source", open_source)
+    for module in (suite_plan, subset):
+        monkeypatch.setattr(module, "open_source", open_source)
 
 
 def plan_of(name, *settings, init_from=B16, workdir="no run", **options):

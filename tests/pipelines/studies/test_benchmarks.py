@@ -26,6 +26,7 @@ from vit_tf.preprocessing import Classes, Preprocessing
 from vit_tf.pretrained.class_names import class_names, synsets
 
 SIDE = 64
+NOTHING = "nothing that is known here"
 # No number divides 12 or 23 images, and 7 cannot be split between two replicas.
 RUNS = [(one_device, 5), (two_replicas, 7)]
 
@@ -217,12 +218,22 @@ def test_the_command_prints_the_result_beside_the_papers(folder, objectnet, comm
 # The comparison.
 
 
-def _compare(benchmark, name, model, side, workdir=None, **numbers):
+def _compare(benchmark, name, model, side, workdir=None, data=None, fields=(), **numbers):
     whole = {"imagenet": 50_000, "real": 50_000, "objectnet": 50_273}[benchmark]
     result = {"benchmark": benchmark, "examples": whole, "labeled": 46_837} | numbers
     source = types.SimpleNamespace(name=name, workdir=workdir)
-    config = VARIANTS[model].replace(image_size=side, num_classes=1000)
-    return compare(result, source, config, types.SimpleNamespace(name="imagenet2012"))
+    config = VARIANTS[model].replace(image_size=side, num_classes=1000, **dict(fields))
+    data, split = data or (benchmarks.DATA_NAMES[benchmark], "validation")
+    return compare(result, source, config, types.SimpleNamespace(name=data, split=split))
+
+
+def _differences_of_run(benchmark, recipe, side, *assignments):
+    """The last line for a run of a recipe, without its beginning."""
+    experiment = override(recipes.get_recipe(recipe), [f"model.image_size={side}", *assignments])
+    run = types.SimpleNamespace(read_experiment=lambda: experiment)
+    model, fields = experiment.model.name, experiment.model.fields
+    compared = _compare(benchmark, "runs/a", model, side, run, fields=fields)
+    return compared["comparison"][-1].removeprefix("differs from the paper: ")
 
 
 def test_released_weights_are_compared_with_their_column():
@@ -243,25 +254,92 @@ def test_everything_that_differs_is_named():
         "images: 50,000 -> 7",
         "images with labels: 46,837 -> 5",
         "train.steps: 20000 -> unknown",
-        "model.image_size: 384 x 384 -> 224 x 224",
+        "model.image_size: 512 x 512 -> 224 x 224 (table 2)",
+        "model.image_size: 384 x 384 -> 224 x 224 (table 5)",
     ):
         assert text in compared["comparison"][-1]
     text = " ".join(compared["comparison"]).lower()
     assert not any(word in text for word in ("pass", "fail", "better", "worse"))
 
 
-def test_a_run_is_compared_by_its_settings():
-    settings = ["data.name=imagenet2012:5.1.0", "init_from=imagenet21k/ViT-B_16", "train.steps=9"]
-    experiment = override(recipes.get_recipe("digits"), [*settings, "train.batch_size=512"])
-    run = types.SimpleNamespace(read_experiment=lambda: experiment)
-    compared = _compare("real", "runs/a", "ViT-B/16", 384, run)
-    assert [x["percent"] for x in compared["paper"]] == [88.35]
-    assert compared["comparison"][-1] == "differs from the paper: train.steps: 20000 -> 9"
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        # Every rate of table 4, and what changes no result.
+        (["data.name=imagenet2012:5.1.0", "data.train_split=train", "seed=3"], NOTHING),
+        (["optimizer.learning_rate=0.06", "data.data_dir=/data"], NOTHING),
+        (["optimizer.learning_rate=0.1"], "optimizer.learning_rate: 0.03 -> 0.1"),
+        (["train.steps=9000"], "train.steps: 20000 -> 9000"),
+        (["data.flip=false", "model.dropout=0.1"], "data.flip: True -> False; model.dropout: "),
+        (
+            ["data.name=folder:mine", "data.train_split=train"],
+            "training data: imagenet2012 -> folder:mine",
+        ),
+        (["data.train_split=train[:10%]"], "data.train_split: 'train' -> 'train[:10%]'"),
+        (["train.ema_decay=0.9", "train.ema_warmup=false"], "train.ema_decay: None -> 0.9"),
+    ],
+)
+def test_a_run_is_compared_by_its_settings(settings, expected):
+    found = _differences_of_run("real", "finetune_imagenet", 384, *settings)
+    assert found.startswith(expected)
+    assert found.count(";") == expected.count(";")
+
+
+def test_a_run_is_compared_with_each_table():
+    """Table 2 has larger images and averaged weights; of ViT-H/14 only for JFT-300M."""
+    average = "train.ema_decay: None -> 0.9999"
+    size = "model.image_size: 384 x 384 -> {0} x {0}"
+    found = _differences_of_run("imagenet", "finetune_imagenet_l16_512", 512)
+    assert found == f"{average} (table 5); {size.format(512)} (table 5)"
+    found = _differences_of_run("imagenet", "finetune_imagenet_h14_518", 518)
+    assert found == f"{average}; {size.format(518)}"
+    # Its appendix does not say whether the weights are averaged.
+    found = _differences_of_run("objectnet", "finetune_imagenet_h14_518", 518)
+    assert found.startswith("the weights, imagenet21k/ViT-H_14; the mapping of classes")
+
+
+def test_a_run_with_images_below_the_patches_of_the_paper():
+    found = _differences_of_run("imagenet", "finetune_imagenet", 12, "model.patch_size=4")
+    assert "model.patch_size: None -> 4" in found
+    assert "model.image_size: 384 x 384 -> 12 x 12" in found
+
+
+def test_a_resnet_is_compared_with_the_nearer_setup():
+    start = "init_from=bit_models/BiT-M-R50x1"
+    weights = "the weights, bit_models/BiT-M-R50x1"
+    assert _differences_of_run("imagenet", "bit_imagenet", 384, start) == weights
+    found = _differences_of_run("imagenet", "bit_imagenet", 384, start, "data.mixup=0")
+    assert found == f"{weights}; data.mixup: 0.1 -> 0.0"
+    table_4 = [start, "model.name=BiT-R50x1", "train.steps=9000"]
+    found = _differences_of_run("imagenet", "finetune_imagenet", 384, *table_4)
+    assert found.startswith(f"{weights}; ") and "train.steps: 20000 -> 9000" in found
+    assert "mixup" not in found
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "data"),
+    [
+        ("imagenet", ("imagenet2012_corrupted/gaussian_noise_5", "validation")),
+        ("imagenet", ("imagenet2012", "train[:50000]")),
+        ("imagenet", ("imagenet2012_real", "validation")),
+        ("real", ("imagenet2012", "validation")),
+        ("imagenet", ("folder:/data/imagenet", "val")),
+    ],
+)
+def test_other_images_are_a_difference(benchmark, data):
+    name, (other, split) = benchmarks.DATA_NAMES[benchmark], data
+    compared = _compare(benchmark, "x.npz", "ViT-B/16", 384, data=data)
+    expected = f"; data: {name} split 'validation' -> {other} split '{split}'; "
+    assert expected in compared["comparison"][-1]
 
 
 def test_models_and_sizes_of_the_tables():
     table2 = _compare("imagenet", "x.npz", "ViT-L/16", 512)["comparison"]
-    assert any("512 x 512" in line for line in table2) and "image_size" not in table2[-1]
+    assert any("512 x 512" in line for line in table2)
+    assert table2[-1].count("image_size") == 1
+    assert "model.image_size: 384 x 384 -> 512 x 512 (table 5)" in table2[-1]
+    bit = _compare("imagenet", "x.npz", "BiT-R152x4", 480)["comparison"]
+    assert "480 x 480 pixels" in bit[0] and "image_size" not in bit[-1]
     none = _compare("imagenet", "x.npz", "ViT-Ti/16", 384)["comparison"]
     assert none == [
         "paper: no number for ViT-Ti/16 on these data",

@@ -7,7 +7,14 @@ import pytest
 
 import vit_tf
 from pipelines.evaluation.vtab import GROUPS, vtab_score
-from pipelines.studies.paper_results import comparison, paper_value, paper_values, pretraining_of
+from pipelines.studies.paper_results import (
+    comparison,
+    merged,
+    nearest_values,
+    paper_value,
+    paper_values,
+    pretraining_of,
+)
 from tests.conftest import GOLDEN
 
 PUBLISHED = json.loads((GOLDEN / "recipes.json").read_text())
@@ -119,10 +126,12 @@ def test_weights_of_the_paper():
 
 
 def test_comparison_names_what_differs():
-    values = paper_values("cifar10", "ViT-B/16")
-    lines = comparison(values, model="ViT-B/16", weights="imagenet21k/ViT-B_16")
-    assert lines[1] == "paper: 98.95 % (ViT-B/16 from ImageNet-21k; table 5)"
-    assert lines[-1] == "differs from the paper: nothing that is known here"
+    every, weights = paper_values("cifar10", "ViT-B/16"), "imagenet21k/ViT-B_16"
+    values = nearest_values(every, weights)
+    assert comparison(values, model="ViT-B/16", weights=weights) == [
+        "paper: 98.95 % (ViT-B/16 from ImageNet-21k; table 5)",
+        "differs from the paper: nothing that is known here",
+    ]
     steps = "train.steps: 10000 -> 5"
     lines = comparison(values, model="ViT-S/16", weights="x.npz", differences=[steps])
     assert lines[-1] == f"differs from the paper: the model, ViT-S/16; the weights, x.npz; {steps}"
@@ -132,3 +141,21 @@ def test_comparison_names_what_differs():
     value = paper_value("2", "ViT-L/16", "imagenet", "ImageNet-21k")
     expected = "85.30 +- 0.02 % (ViT-L/16 from ImageNet-21k, 512 x 512 pixels, averaged weights; "
     assert str(value) == expected + "table 2)"
+
+
+def test_values_of_other_weights_are_left_out():
+    """All are shown where the paper has none of these weights."""
+    every = paper_values("cifar10", "ViT-B/16")
+    assert [x.pretraining for x in every] == ["ImageNet", "ImageNet-21k", "JFT-300M"]
+    assert nearest_values(every, "imagenet21k/ViT-B_16") == every[1:2]
+    assert nearest_values(every, "imagenet21k+imagenet2012/ViT-B_16") == every
+    assert nearest_values(every, "imagenet21k+imagenet2012/ViT-B_16", True) == every[1:2]
+    assert nearest_values(every, "x.npz") == nearest_values(every, None) == every
+    assert nearest_values((), "x.npz") == ()
+
+
+def test_differences_name_what_they_concern():
+    found = merged({"a": ["x", "y"], "b": ["x", "y"], "c": ["x"], "d": ["z", "x", "y"], "e": ["x"]})
+    assert found == ["x", "y (all but c, e)", "z (d)"]
+    assert merged({"a": ["x"], "b": []}) == ["x (a)"] and merged({None: ["x"]}) == ["x"]
+    assert merged({}) == []

@@ -14,7 +14,7 @@ from pipelines.data.protocols.vtab_tasks import TASKS
 from pipelines.errors import Interrupted, RunError, UserError
 from pipelines.evaluation.vtab import GROUPS
 from pipelines.runs.lock import only_writer
-from pipelines.studies import suite, suite_table, sweep
+from pipelines.studies import suite, sweep
 from tests.pipelines.studies import suites
 from tests.pipelines.studies.suites import L16, RATE, plan_of
 from tests.pipelines.tiny import one_device
@@ -91,7 +91,11 @@ def test_vtab_is_every_task_with_every_seed(path, train, logged):
     assert "\nCaltech101 25.78 +- 0.78 95.4 90.8\n" in table
     assert "\nmean of structured 48.44 +- 0.78 62.96 57.50\n" in table
     assert "\nmean of 19 tasks 39.84 +- 0.78 76.29 72.71\n" in table
-    assert "paper: 72.72 +- 0.21 % (ViT-L/16 from ImageNet-21k; table 2)\n" in out
+    # Its weights are from ImageNet-21k, so the numbers of JFT-300M are not its own.
+    assert [line for line in out.splitlines() if line.startswith("paper: ")] == [
+        "paper: 72.72 +- 0.21 % (ViT-L/16 from ImageNet-21k; table 2)",
+        "paper: 72.7 % (ViT-L/16 from ImageNet-21k; table 9)",
+    ]
     assert "differs from the paper: nothing that is known here\n" in out
     assert "pass" not in out and "fail" not in out
 
@@ -139,16 +143,6 @@ def test_vtab_picks_one_setting_by_the_mean_of_its_tasks(path, train):
     assert [x["mean"] for x in record["settings"]] == [pytest.approx(mean) for mean in means]
     assert record["score"]["mean"]["standard_deviation"] is None
     assert record["differences"][:1] == [f"{RATE}: 0.01 -> 0.02"]
-
-
-def test_ties_and_failures_of_settings():
-    def results(*pairs):
-        return [{"accuracy": accuracy, "loss": loss} for accuracy, loss in pairs]
-
-    failed = {"failed": "The loss is not finite."}
-    assert suite_table.pick([results((0.5, 1.0)), results((0.5, 0.5)), results((0.5, 0.5))]) == 1
-    assert suite_table.pick([[*results((1.0, 0.1)), failed], results((0.1, 1), (0.1, 1))]) == 1
-    assert suite_table.pick([[failed], [failed]]) is None
 
 
 def test_what_is_not_there_is_a_gap(path, train, monkeypatch, logged):

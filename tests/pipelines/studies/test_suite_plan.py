@@ -128,7 +128,7 @@ def test_the_search_of_vtab(monkeypatch):
             assert own.data.eval_split == splits["val200"]
             assert own.train.steps == setting.values["train.steps"]
             assert own.schedule.warmup_steps < own.train.steps
-    assert ("dmlab:2.0.1", "train[:800]", "label") in opened
+    assert opened.count(("dmlab:2.0.1", "train[:800]", "label")) == 1
     # The rate is not one that the paper reports, the length is not either.
     lines = plan.settings[0].differences
     assert {line.split(":")[0] for line in lines} >= {RATE, "train.steps"}
@@ -155,12 +155,30 @@ def test_settings_of_the_user_are_differences():
     assert [unit.experiment.seed for unit in setting.final["dtd"]] == [5, 6]
     assert not any(units[0].experiment.data.flip for units in setting.final.values())
     assert "train.steps: 2500 -> 100" in setting.differences
-    assert "data.flip: True -> False" in setting.differences
+    unflipped = "dsprites_location, dsprites_orientation, smallnorb_azimuth"
+    assert f"data.flip: True -> False (all but {unflipped})" in setting.differences
     assert setting.differences[-1] == "--seeds: 3 -> 2"
     assert not [line for line in setting.differences if line.startswith("seed")]
     held = plan_of("pets", hold_out=0.2).settings[0]
     assert held.differences == ("--hold_out: 0.1 -> 0.2",)
     assert held.tuning["pets"].experiment.data.eval_split == "train[2944:3680]"
+
+
+def test_a_difference_of_some_tasks_names_them(monkeypatch):
+    """Also if it is none of the first task; tasks without data have no result that differs."""
+    flipped = "data.flip: False -> True ({})"
+    tasks = "dsprites_location, dsprites_orientation, smallnorb_azimuth"
+    assert plan_of("vtab", "data.flip=true").settings[0].differences == (flipped.format(tasks),)
+    lines = plan_of("vtab", "data.crop=random", "data.crop_resize_to=448").settings[0].differences
+    uncropped = "clevr_count, clevr_distance, dmlab, dsprites_location, kitti_distance"
+    assert [line.partition(" (")[2] for line in lines] == [f"{uncropped})"] * 2
+    bit = {"init_from": "bit_models/BiT-M-R50x1", "seeds": 1}
+    rule = plan_of("vtab", "model.image_size=384", **bit).settings[1].differences
+    small = "cifar100, svhn, eurosat, dsprites_location, dsprites_orientation"
+    assert f"model.image_size: [128, 128] -> [384, 384] ({small})" in rule
+    suites.replace_data(monkeypatch, missing=["dsprites"])
+    lines = plan_of("vtab", "data.flip=true").settings[0].differences
+    assert lines == (flipped.format("smallnorb_azimuth"),)
 
 
 def test_missing_data_are_a_gap(monkeypatch, command):

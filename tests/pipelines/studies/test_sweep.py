@@ -130,14 +130,14 @@ def test_an_interrupted_sweep_goes_on(tmp_path, train, monkeypatch, stop):
     trainings = train(GOOD)
     handler = signal.getsignal(signal.SIGTERM)
     if isinstance(stop, signal.Signals):
-        eta = sweep._Sweep._eta
+        text = sweep.TimeLeft.text
 
         def interrupted(self, left):
             if len(trainings.calls) == 1:
                 os.kill(os.getpid(), stop)
-            return eta(self, left)
+            return text(self, left)
 
-        monkeypatch.setattr(sweep._Sweep, "_eta", interrupted)
+        monkeypatch.setattr(sweep.TimeLeft, "text", interrupted)
     else:
         trainings.accuracies = GOOD | {0.02: stop}
     with pytest.raises(Interrupted, match="saved step 3|Start the same command again to go on"):

@@ -60,18 +60,32 @@ def test_the_pick(results, best):
         dict(zip(("accuracy", "loss"), result, strict=True)) if result else {"failed": "why"}
         for result in results
     ]
-    assert sweep_table.pick(found) == best
+    assert sweep_table.pick([[result] for result in found]) == best
+
+
+def test_the_pick_of_groups():
+    """The mean over a group decides; a failed training rules its group out."""
+
+    def results(*pairs):
+        return [{"accuracy": accuracy, "loss": loss} for accuracy, loss in pairs]
+
+    failed, pick = {"failed": "The loss is not finite."}, sweep_table.pick
+    assert pick([results((1.0, 1), (0.0, 1)), results((0.6, 2), (0.5, 2))]) == 1
+    assert pick([results((0.5, 1.0), (0.5, 0.4)), results((0.0, 0.2), (1.0, 1.0))]) == 1
+    assert pick([[*results((1.0, 0.1)), failed], results((0.1, 1), (0.1, 1))]) == 1
+    assert pick([[failed, *results((0.5, 1))], [failed, failed]]) is None
 
 
 def test_statistics_are_those_of_the_library():
-    values = np.random.default_rng(0).uniform(size=5)
-    record = {"metric": "accuracy", "final": [{"result": {"accuracy": x}} for x in values]}
-    found = sweep_table.statistics_of(record)
+    values = np.random.default_rng(0).uniform(size=5).tolist()
+    found = sweep_table.mean_and_deviation(values)
     assert found["mean"] == pytest.approx(np.mean(values))
     assert found["standard_deviation"] == pytest.approx(np.std(values, ddof=1))
-    one = sweep_table.statistics_of(record | {"final": record["final"][:1]})
+    one = sweep_table.mean_and_deviation(values[:1])
     assert one == {"mean": values[0], "standard_deviation": None}
-    assert sweep_table.statistics_of(record | {"final": []})["mean"] is None
+    unknown = {"mean": None, "standard_deviation": None}
+    assert sweep_table.mean_and_deviation([]) == unknown
+    assert sweep_table.mean_and_deviation([*values, None]) == unknown
 
 
 def test_trials_train_on_a_part_of_what_is_left():
