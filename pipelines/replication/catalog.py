@@ -12,7 +12,7 @@ from pipelines.replication.toy.data_size import DATA_SIZE
 from pipelines.replication.toy.few_labels import FEW_LABELS
 from pipelines.replication.toy.gates import GATES
 from pipelines.replication.toy.positions import POSITIONS
-from pipelines.studies.sweep_table import aligned
+from pipelines.reports.text_table import aligned
 from vit_tf.config.near_names import did_you_mean
 
 TOYS = {toy.name: toy for toy in (GATES, POSITIONS, FEW_LABELS, DATA_SIZE, CLASSIFIERS)}

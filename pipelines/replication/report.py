@@ -12,8 +12,8 @@ from pipelines.replication import catalog
 from pipelines.replication.findings import Cell, Findings, Reading, Table, points
 from pipelines.reports import charts
 from pipelines.reports.html_page import write_page
+from pipelines.reports.text_table import aligned
 from pipelines.runs.json_file import read_json, write_json
-from pipelines.studies.sweep_table import aligned
 from vit_tf.files import storage
 
 _INDEX = "index.html"

@@ -16,9 +16,9 @@ from pipelines.data.sources.subset import open_train_split
 from pipelines.errors import DataError, UserError, counted
 from pipelines.replication.full.commands import Command
 from pipelines.replication.full.parts import FULL, Grid
+from pipelines.reports.text_table import aligned
 from pipelines.studies.suite_plan import SEEDS
 from pipelines.studies.suites import SUITES
-from pipelines.studies.sweep_table import aligned
 
 # Classes of data that are usually not where a plan is made; docs/paper.md F.1.
 _CLASSES = {"tfrecord:jft300m": 18_000, "tfrecord:imagenet21k": 21_843, "imagenet2012": 1000}
