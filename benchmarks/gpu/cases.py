@@ -259,6 +259,8 @@ def _attention(dtype):
     found += [case(2, 70, 3, 80, (2, 3, 70, 70), form="masked")]
     found += [case(2, 65, 3, size, scale=scale) for size in (16, 80) for scale in (0.1, 0.37)]
     found += [case(2, 33, 3, size, form="large") for size in (12, 64)]
+    # Several sections: the sums of the earlier ones are rescaled.
+    found += [case(1, 257, 2, size, form="large") for size in (64, 80)]
     found += [case(0, 9, 3, 64, (3, 9, 9)), case(2, 0, 3, 64)]
     # More tiles than multiprocessors, lines that fit the shared memory of a block and longer ones.
     found += [case(5, 577, 3, size) for size in (64, 80)]

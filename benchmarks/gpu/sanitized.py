@@ -22,7 +22,10 @@ _ATTENTION = (
     (1, 100, 1, 64, False),
     (1, 197, 1, 64, False),
     (1, 197, 1, 80, False),
-    (1, 65, 140, 8, False),
+    # These use slots of rings again on 132 multiprocessors: blocks with four lines or five where
+    # three fit, and a line of 14 sections (forward) and 15 (gradients) in 9 and 13 slots.
+    (1, 65, 530, 8, False),
+    (1, 900, 1, 64, False),
     (1, 1, 1, 1, False),
 )
 # Lines of a grid differ from a sequence in the strides alone.

@@ -25,9 +25,9 @@ struct LineRows {
   char* data;
   int pitch;
 
-  // The operand b of a product with the transposed rows from `row` on; columns from `column` on.
-  VIT_DEVICE_METHOD SharedMatrices transposed(int row, int column) const {
-    return SharedMatrices::at(data, pitch, 128).further(row * 16 + column / 8 * pitch);
+  // The operand b of a product with the transposed rows; columns from `column` on.
+  VIT_DEVICE_METHOD SharedMatrices transposed(int column) const {
+    return SharedMatrices::at(data, pitch, 128).further(column / 8 * pitch);
   }
   // The operand b of a product with 16 rows from `row` on.
   VIT_DEVICE_METHOD SharedMatrices rows(int row) const {
@@ -212,24 +212,24 @@ struct WarpRows {
   }
 };
 
-// Starts sums = a (rows [first, first + 16 kPieces) of b)^T.
+// Starts sums = a (the first 16 kPieces rows of b)^T.
 template <int kPieces, class T, int kHead>
 VIT_DEVICE void start_row_products(const WarpRows<T, kHead>& a, const LineRows<T, kHead>& b,
-                                   int first, float (&sums)[2 * kPieces][4]) {
+                                   float (&sums)[2 * kPieces][4]) {
 #pragma unroll
   for (int k = 0; k < kHead / 16; ++k) {
-    start_products<T, 16 * kPieces, false>(a.a[k], b.transposed(first, 16 * k), sums, k > 0);
+    start_products<T, 16 * kPieces, false>(a.a[k], b.transposed(16 * k), sums, k > 0);
   }
 }
 
-// Starts sums = a (rows [first, first + 16 kPieces) of b), added to the sums if `add`. `a` has 16
-// columns in each element, of which the kPieces first count.
+// Starts sums = a (the first 16 kPieces rows of b), added to the sums if `add`. `a` has 16 columns
+// in each element, of which the kPieces first count.
 template <int kPieces, class T, int kHead, int kMost>
 VIT_DEVICE void start_weighted_rows(const uint32_t (&a)[kMost][4], const LineRows<T, kHead>& b,
-                                    int first, float (&sums)[kHead / 8][4], bool add) {
+                                    float (&sums)[kHead / 8][4], bool add) {
 #pragma unroll
   for (int i = 0; i < kPieces; ++i) {
-    start_products<T, kHead, true>(a[i], b.rows(first + 16 * i), sums, add || i > 0);
+    start_products<T, kHead, true>(a[i], b.rows(16 * i), sums, add || i > 0);
   }
 }
 

@@ -2,6 +2,7 @@
 // what happens without memory. Kernels run under the emulation of gpu_emulation.h.
 #include <algorithm>
 
+#include "custom_ops/cuda/attention/line_stream.h"
 #include "custom_ops/cuda/attention_gradient/backward_geometry.h"
 #include "tests/cc/attention_run.h"
 #include "tests/cc/gpu_scratch.h"
@@ -177,6 +178,28 @@ void expect_stream(const vit::StreamGeometry& g, const vit::LaunchShape& launch,
          "%d tiles of a pass with %d slots for %d sections", g.tiles_per_pass, g.slots, sections);
 }
 
+// Quotients of kernels are those of the processor, up to the largest number.
+void test_divisors() {
+  constexpr int64_t kLargest = 0x7fffffff;
+  for (int64_t divisor : {int64_t{1}, int64_t{2}, int64_t{3}, int64_t{12}, int64_t{16},
+                          (int64_t{1} << 30) + 1, kLargest - 1, kLargest}) {
+    testing("quotients by %lld", number(divisor));
+    const vit::Divisor d = vit::divisor_of(divisor);
+    const auto expect_quotient = [&](int64_t n) {
+      if (n < 0 || n > kLargest) return;
+      const int64_t found = vit::quotient(static_cast<uint32_t>(n), d);
+      EXPECT(found == n / divisor, "%lld is %lld", number(n), number(found));
+    };
+    const int64_t most = kLargest / divisor;
+    for (int64_t i = 0; i <= 1000; ++i) {
+      // Multiples, from 0 to the last one, and their neighbors.
+      const int64_t multiple = most * i / 1000 * divisor;
+      for (int64_t n : {multiple - 1, multiple, multiple + 1}) expect_quotient(n);
+      expect_quotient(kLargest - i);
+    }
+  }
+}
+
 // All rows have a place in sections, and rings fit the shared memory.
 void test_warpgroup_geometry() {
   for (int64_t tokens = 65; tokens <= 4096; tokens += tokens < 1400 ? 1 : 67) {
@@ -195,6 +218,9 @@ void test_warpgroup_geometry() {
       expect_stream(b.queries, b.d_queries, tokens, 64, 16, size > 64 ? 2 : 3, most_shared,
                     multiprocessors);
       expect_stream(b.keys, b.d_keys, tokens, 64, 16, 2, most_shared, multiprocessors);
+      const int64_t rows = 64 * b.keys.sections[0] + 16 * b.keys.sections[1];
+      const int64_t without = (tokens + 63) / 64 * 64, with = 16 + (tokens - 16 + 63) / 64 * 64;
+      EXPECT(rows == std::min(without, with), "%lld rows", number(rows));
     }
   }
   testing("streams: what they do not take");
@@ -380,6 +406,7 @@ void test_out_of_memory() {
 }  // namespace
 
 int main() {
+  test_divisors();
   test_warpgroup_geometry();
   test_outputs_of_taps();
   test_out_of_memory();

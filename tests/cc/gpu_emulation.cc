@@ -114,6 +114,7 @@ struct Block {
   int64_t index;
   char* shared;
   bool reversed;
+  std::vector<const BarrierState*> barriers;  // in shared memory, that have begun
   const void* scheduler_stack;
   size_t scheduler_stack_size;
   void* sanitizer_stack;
@@ -250,14 +251,33 @@ VIT_TEST_UNCHECKED bool pass_barriers(int threads) {
   return any;
 }
 
-// Lets the threads of the block go on. All wait for it.
+// Lets the threads of the block go on, which all must wait for it.
 void pass_block(int threads) {
+  // Whatever the others do, this is the cause.
   for (int i = 0; i < threads; ++i) {
-    if (fiber(i).wait == Wait::kBarrier) emulation_error("a thread waits for a barrier forever");
+    if (fiber(i).wait != Wait::kBarrier) continue;
+    running_thread = i;
+    emulation_error("a thread waits for a barrier forever");
+  }
+  for (int i = 0; i < threads; ++i) {
     if (fiber(i).wait == Wait::kEnd) emulation_error("not all threads of a block reach a barrier");
     expect_same_call(fiber(0).call, fiber(i).call, "a block");
   }
   for (int i = 0; i < threads; ++i) fiber(i).wait = Wait::kNothing;
+}
+
+// Shared memory begins with -1.
+VIT_TEST_UNCHECKED void expect_begun(const BarrierState* barrier) {
+  if (barrier->arrivals < 0) emulation_error("a thread uses a barrier that has not begun");
+}
+
+// Stops the program if an arrival is left that belongs to no whole phase: one too many, or too few.
+void expect_whole_phases() {
+  for (const BarrierState* barrier : block.barriers) {
+    if (barrier->missing == barrier->arrivals) continue;
+    emulation_error("a block ends with %d of %d arrivals at a barrier",
+                    barrier->arrivals - barrier->missing, barrier->arrivals);
+  }
 }
 
 }  // namespace
@@ -308,6 +328,7 @@ void emulated_word_copy(void* shared, const void* global, bool valid) {
 }
 
 VIT_TEST_UNCHECKED bool emulated_has_ended(const BarrierState* barrier, int phase) {
+  expect_begun(barrier);
   return (barrier->phase & 1) != phase;
 }
 
@@ -321,8 +342,15 @@ VIT_TEST_UNCHECKED void emulated_wait_for(const BarrierState* barrier, int phase
   leave();
 }
 
+void emulated_begin(BarrierState* barrier, int arrivals) {
+  if (arrivals <= 0) emulation_error("a barrier counts %d arrivals", arrivals);
+  const auto count = static_cast<int16_t>(arrivals);
+  *barrier = {count, count, 0};
+  block.barriers.push_back(barrier);
+}
+
 void emulated_arrive(BarrierState* barrier) {
-  if (barrier->missing <= 0) emulation_error("more threads arrive at a barrier than it counts");
+  expect_begun(barrier);
   if (--barrier->missing == 0) {
     barrier->missing = barrier->arrivals;
     ++barrier->phase;
@@ -382,6 +410,7 @@ void run_block(int threads, int64_t shared_bytes, bool reversed,
   const auto size = static_cast<size_t>(shared_bytes);
   block.shared = static_cast<char*>(aligned_alloc(16, (size + 15) / 16 * 16));
   memset(block.shared, 0xff, size);  // NaN in every float type
+  block.barriers.clear();
   if (block.fibers.size() < static_cast<size_t>(threads)) {
     block.fibers.resize(static_cast<size_t>(threads));
     block.first = block.fibers.data();
@@ -406,6 +435,7 @@ void run_block(int threads, int64_t shared_bytes, bool reversed,
     if (ended == threads) break;
     pass_block(threads);
   }
+  expect_whole_phases();
   free(block.shared);
 }
 

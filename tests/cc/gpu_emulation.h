@@ -7,7 +7,8 @@
 // - blocks have no more threads than the kernel is compiled for, and no more shared memory than the
 //   GPU has; shared memory begins as NaN and has the size of the launch;
 // - data of asynchronous copies arrive as late as they may, or at once (see `reversed`);
-// - threads do not wait for each other forever.
+// - threads do not wait for each other forever, and barriers in shared memory begin before they are
+//   used and end between two phases.
 // Warps run one after another between barriers, in both orders (see `reversed`): with a barrier
 // missing, the results of one order are wrong.
 #ifndef TESTS_CC_GPU_EMULATION_H_
@@ -72,6 +73,7 @@ struct BarrierState {
   int32_t phase;  // number of the current phase
 };
 VIT_TEST_CALLED void emulated_wait_for(const BarrierState* barrier, int phase);
+void emulated_begin(BarrierState* barrier, int arrivals);
 void emulated_arrive(BarrierState* barrier);
 bool emulated_has_ended(const BarrierState* barrier, int phase);
 
@@ -343,10 +345,7 @@ struct SharedBarrier {
     vit_test::expect_aligned(data, kBytes);
     return reinterpret_cast<vit_test::BarrierState*>(data);
   }
-  void init(int arrivals) const {
-    const auto count = static_cast<int16_t>(arrivals);
-    *state() = {count, count, 0};
-  }
+  void init(int arrivals) const { vit_test::emulated_begin(state(), arrivals); }
   void arrive() const { vit_test::emulated_arrive(state()); }
   bool has_ended(int phase) const { return vit_test::emulated_has_ended(state(), phase); }
   void wait(int phase) const { vit_test::emulated_wait_for(state(), phase); }

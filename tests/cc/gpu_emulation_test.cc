@@ -28,7 +28,10 @@ enum class Fault {
   kAlignment,
   kPhases,
   kForever,
-  kArrivals,
+  kForeverAlone,
+  kNoArrivals,
+  kNoBegin,
+  kTooManyArrivals,
 };
 
 VIT_DEVICE int sum_of_neighbours(int value) { return value + vit::shuffle_xor(value, 1); }
@@ -40,10 +43,11 @@ VIT_DEVICE int pass_phases(Fault fault) {
   const SharedBarrier full = {memory}, empty = {memory + SharedBarrier::kBytes};
   int* const word = reinterpret_cast<int*>(memory + 2 * SharedBarrier::kBytes);
   if (thread_index() == 0) {
-    full.init(1);
-    empty.init(fault == Fault::kForever ? 33 : fault == Fault::kArrivals ? 0 : 32);
+    if (fault != Fault::kNoBegin) full.init(1);
+    empty.init(fault == Fault::kForever ? 33 : fault == Fault::kNoArrivals ? 0 : 32);
   }
   sync_block();
+  if (fault == Fault::kForeverAlone && thread_index() < 32) return 0;
   int sum = 0;
   for (int i = 0; i < 5; ++i) {
     if (thread_index() < 32) {
@@ -56,6 +60,7 @@ VIT_DEVICE int pass_phases(Fault fault) {
       full.arrive();
     }
   }
+  if (fault == Fault::kTooManyArrivals && thread_index() == 0) empty.arrive();
   sync_block();
   if (thread_index() < 32 && sum != 31) emulation_error("the sum is %d", sum);
   return sum;
@@ -117,7 +122,10 @@ VIT_KERNEL(kThreads, 1, faulty, const Fault fault) {
       break;
     case Fault::kPhases:
     case Fault::kForever:
-    case Fault::kArrivals:
+    case Fault::kForeverAlone:
+    case Fault::kNoArrivals:
+    case Fault::kNoBegin:
+    case Fault::kTooManyArrivals:
       value = pass_phases(fault);
       break;
   }
@@ -171,7 +179,10 @@ void test_faults() {
       {Fault::kAlignment, fits, "an address is not aligned"},
       {Fault::kPhases, fits, nullptr},
       {Fault::kForever, fits, "a thread waits for a barrier forever"},
-      {Fault::kArrivals, fits, "more threads arrive at a barrier than it counts"},
+      {Fault::kForeverAlone, fits, "a thread waits for a barrier forever"},
+      {Fault::kNoArrivals, fits, "a barrier counts 0 arrivals"},
+      {Fault::kNoBegin, fits, "a thread uses a barrier that has not begun"},
+      {Fault::kTooManyArrivals, fits, "a block ends with 1 of 32 arrivals at a barrier"},
       {Fault::kNone, {2, 96, 512}, "a launch has 96 threads per block, its kernel at most 64"},
       {Fault::kNone, {2, 48, 512}, "a launch has 48 threads per block"},
       {Fault::kNone, {2, 64, kLeastSharedBytes + 1}, "a launch has 101377 bytes of shared"},

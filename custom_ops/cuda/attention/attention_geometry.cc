@@ -37,8 +37,6 @@ bool has_aligned_rows(DType type, int64_t head_size, const void* data) {
   return head_size * size_of(type) % 16 == 0 && reinterpret_cast<uintptr_t>(data) % 16 == 0;
 }
 
-int64_t lines_of(const AttentionShape& shape) { return shape.batch * shape.lines * shape.heads; }
-
 LogitScales logit_scales(const AttentionProblem& problem, AttentionPath path) {
   const bool keeps_queries = problem.type == DType::kFloat16 && path == AttentionPath::kTensor;
   const double factor = query_factor(problem.scale);

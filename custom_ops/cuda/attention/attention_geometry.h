@@ -82,9 +82,6 @@ struct TapsGeometry {
 };
 TapsGeometry taps_geometry(const AttentionTapsProblem& problem, int64_t most_shared);
 
-// The number of lines over all heads.
-int64_t lines_of(const AttentionShape& shape);
-
 }  // namespace vit
 
 #endif  // CUSTOM_OPS_CUDA_ATTENTION_ATTENTION_GEOMETRY_H_

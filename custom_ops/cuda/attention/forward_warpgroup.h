@@ -44,7 +44,7 @@ struct ForwardWarpgroup {
   VIT_DEVICE_METHOD void multiply_keys(const LineRows<T, kHead>& keys,
                                        float (&logits)[2 * kPieces][4]) {
     begin_products();
-    start_row_products<kPieces>(queries, keys, 0, logits);
+    start_row_products<kPieces>(queries, keys, logits);
     wait_for_products();
     pin(logits);
     if (!kIsOnly) pin(sums);
@@ -58,7 +58,7 @@ struct ForwardWarpgroup {
     if (kIsOnly || has_rows) weigh<kPieces, kIsOnly>(count, factor, logits);
     if (!kIsOnly) pin(sums);
     begin_products();
-    start_weighted_rows<kPieces>(weights, values, 0, sums, !kIsOnly);
+    start_weighted_rows<kPieces>(weights, values, sums, !kIsOnly);
   }
 
   // Computes the weights and adds them to the totals.
@@ -248,7 +248,7 @@ template <class T, int kHead, int kBlocks>
 VIT_KERNEL(kWarpgroup, kBlocks, attention_forward_short_warpgroup,
            const ForwardWarpgroupParameters p) {
   if constexpr (kHasWarpgroups) {
-    const int tokens = static_cast<int>(p.problem.shape.tokens), rows = (tokens + 15) / 16 * 16;
+    const int tokens = static_cast<int>(p.problem.shape.tokens), rows = used_rows(tokens);
     const LineRows<T, kHead> keys = {shared_memory(), 16 * rows + 16};
     const LineRows<T, kHead> values = {keys.data + keys.kOctets * keys.pitch, keys.pitch};
     using Stage = typename QueryTile<T, kHead>::Stage;

@@ -109,16 +109,16 @@ struct LineStream {
   template <class Body>
   VIT_DEVICE_METHOD void for_passes(const Body& body) const {
     RingPlace place;
-    int64_t of_pass = line;
+    int64_t line_of_pass = line;
     int at = tile;
 #pragma unroll 1
     for (int left = tiles; left > 0;) {
       const int count = smaller(smaller(shape.tiles_per_pass, shape.tiles - at), left);
-      body(of_pass, at, count, place);
+      body(line_of_pass, at, count, place);
       place.advance(shape.sections[0] + shape.sections[1], shape.slots);
       left -= count;
       at += count;
-      if (at == shape.tiles) at = 0, ++of_pass;
+      if (at == shape.tiles) at = 0, ++line_of_pass;
     }
   }
 
@@ -134,8 +134,8 @@ struct LineStream {
       full(before).arrive();
       before = -1;
     };
-    for_passes([&](int64_t of_pass, int, int, const RingPlace& begin) {
-      const LineSource<T> from = source(of_pass);
+    for_passes([&](int64_t line_of_pass, int, int, const RingPlace& begin) {
+      const LineSource<T> from = source(line_of_pass);
       for_sections(begin, [&](auto rows, int first, const RingPlace& place) {
         // The warpgroups may need it to empty the slot.
         if (!empty(place.slot).has_ended(place.phase ^ 1)) announce(Constant<0>{});
@@ -169,7 +169,7 @@ struct LineStream {
   template <class Body>
   VIT_DEVICE_METHOD void for_tiles(int group, const Body& body) const {
     int own = group;  // the next tile of the warpgroup, from the first of the pass on
-    for_passes([&](int64_t of_pass, int at, int count, const RingPlace& place) {
+    for_passes([&](int64_t line_of_pass, int at, int count, const RingPlace& place) {
       if (own >= count) {
         for_sections(place, [&](auto, int, const RingPlace& unused) {
           full(unused.slot).wait(unused.phase);
@@ -177,7 +177,7 @@ struct LineStream {
         });
       }
 #pragma unroll 1
-      for (; own < count; own += groups) body(of_pass, at + own, place, own + groups >= count);
+      for (; own < count; own += groups) body(line_of_pass, at + own, place, own + groups >= count);
       own -= count;
     });
   }

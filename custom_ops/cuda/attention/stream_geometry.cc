@@ -21,7 +21,7 @@ StreamGeometry stream_geometry(const AttentionShape& shape, SectionCounts sectio
   // More than three lines ahead would only take longer to begin.
   int64_t slots = bytes / (slot_bytes + kSlotBarrierBytes);
   if (slots > 3 * all) slots = 3 * all;
-  g.all_tiles = shape.batch * shape.lines * shape.heads * tiles;
+  g.all_tiles = lines_of(shape) * tiles;
   if (slots < 2 || all > 0x7fffffff / 64) return g;
   g.sections[0] = static_cast<int>(sections.first);
   g.sections[1] = static_cast<int>(sections.other);

@@ -7,6 +7,11 @@
 
 namespace vit {
 
+// The number of lines over all heads.
+inline int64_t lines_of(const AttentionShape& shape) {
+  return shape.batch * shape.lines * shape.heads;
+}
+
 // Divides numbers below 2^31: n / divisor = n * multiplier / 2^shift (Granlund and Montgomery,
 // 1994). A GPU has no instruction for divisions.
 struct Divisor {

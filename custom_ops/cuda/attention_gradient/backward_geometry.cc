@@ -69,10 +69,13 @@ BackwardWarpgroupGeometry backward_warpgroup_geometry(DType type, const Attentio
   const bool is_16_bit = type == DType::kBfloat16 || type == DType::kFloat16;
   if (!is_16_bit || shape.head_size > 80 || shape.tokens <= kGradientTokens) return g;
   const int size = padded_head_size(shape.head_size);
+  // A section of 16 rows only where it has all tokens that are left after those of 64.
+  const int64_t rest = shape.tokens % BackwardRows::first;
+  const int64_t other = rest > 0 && rest <= BackwardRows::other;
+  const SectionCounts sections = {ceil_divide(shape.tokens, BackwardRows::first) - other, other};
   const auto divide = [&](StreamGeometry& stream, int groups, int numbers) {
-    stream = stream_geometry(shape, {ceil_divide(shape.tokens - BackwardRows::other, 64), 1},
-                             section_bytes(size, BackwardRows::first, numbers), groups, most_shared,
-                             multiprocessors);
+    stream = stream_geometry(shape, sections, section_bytes(size, BackwardRows::first, numbers),
+                             groups, most_shared, multiprocessors);
     return LaunchShape{stream.blocks, (groups + 1) * kWarpgroup, ring_bytes(stream)};
   };
   g.d_queries = divide(g.queries, size == 64 ? kQueryGroups<64> : kQueryGroups<80>, 0);

@@ -35,7 +35,7 @@ bool is_empty(const BackwardGeometry& geometry);
 bool is_launchable(const BackwardGeometry& geometry, int64_t most_shared);
 
 // The launches of attention_backward with warpgroups, in this order, for lines that are longer than
-// short_lines. Sections of a line have 64 rows, the last one 16.
+// short_lines. Sections of a line have 64 rows, the last one 16 where these suffice.
 using BackwardRows = SectionRows<64, 16>;
 // Warpgroups that multiply.
 template <int padded_head_size>

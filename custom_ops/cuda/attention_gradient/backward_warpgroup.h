@@ -63,8 +63,8 @@ struct QueryWarpgroup {
     float p[2 * kPieces][4], ds[2 * kPieces][4];
     uint32_t gradients[kPieces][4];
     begin_products();
-    start_row_products<kPieces>(queries, section.rows[0], 0, p);
-    start_row_products<kPieces>(d_out, section.rows[1], 0, ds);
+    start_row_products<kPieces>(queries, section.rows[0], p);
+    start_row_products<kPieces>(d_out, section.rows[1], ds);
     wait_for_products();
     pin(p);
     pin(ds);
@@ -83,7 +83,7 @@ struct QueryWarpgroup {
     pack<T>(ds, gradients);
     pin(d_queries);
     begin_products();
-    start_weighted_rows<kPieces>(gradients, section.rows[0], 0, d_queries, true);
+    start_weighted_rows<kPieces>(gradients, section.rows[0], d_queries, true);
     wait_for_products();
     pin(d_queries);
   }
@@ -114,8 +114,8 @@ struct KeyWarpgroup {
     float p[2 * kPieces][4], ds[2 * kPieces][4];
     uint32_t weights[kPieces][4], gradients[kPieces][4];
     begin_products();
-    start_row_products<kPieces>(keys, section.rows[0], 0, p);
-    start_row_products<kPieces>(values, section.rows[1], 0, ds);
+    start_row_products<kPieces>(keys, section.rows[0], p);
+    start_row_products<kPieces>(values, section.rows[1], ds);
     wait_for_products();
     pin(p);
     pin(ds);
@@ -144,8 +144,8 @@ struct KeyWarpgroup {
     pin(d_values);
     pin(d_keys);
     begin_products();
-    start_weighted_rows<kPieces>(weights, section.rows[1], 0, d_values, true);
-    start_weighted_rows<kPieces>(gradients, section.rows[0], 0, d_keys, true);
+    start_weighted_rows<kPieces>(weights, section.rows[1], d_values, true);
+    start_weighted_rows<kPieces>(gradients, section.rows[0], d_keys, true);
     wait_for_products();
     pin(d_values);
     pin(d_keys);
