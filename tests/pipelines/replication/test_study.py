@@ -5,7 +5,9 @@ import json
 import os
 import re
 
+import numpy as np
 import pytest
+from scipy import stats
 
 from pipelines.config import override
 from pipelines.data.sources.open import open_source
@@ -22,6 +24,7 @@ from pipelines.runs.workdir import Workdir
 from pipelines.stored_models import model_source
 from pipelines.studies import sweep
 from tests.pipelines.tiny import one_device
+from vit_tf import cost
 
 TINY = ("train.steps=2", "schedule.warmup_steps=1", "model.layers=1", "model.hidden_size=16")
 
@@ -206,6 +209,27 @@ def test_pre_training_and_tests_of_few_labels_share_no_image():
     assert sum(map(len, images)) == len(set.union(*images)) == 651 + 100 + 150
     for way in few_labels.WAYS.values():
         assert way.data.name == "digits/high"
+
+
+def test_vit_and_bit_cost_the_same():
+    costs = [cost.macs(arm.model_config(8)) for arm in data_size.ARMS.values()]
+    assert costs[0] == pytest.approx(costs[1], rel=0.01)
+
+
+def test_the_change_of_the_lead_is_a_regression():
+    """The slope of the lead over the logarithm of the images, and its interval, by SciPy."""
+    random = np.random.default_rng(0)
+    values = random.uniform(size=[2, len(data_size.SIZES), 2])
+    rows = {
+        arm: [Cell(tuple(Reading("a", "accuracy", x) for x in pair)) for pair in each]
+        for arm, each in zip(("ViT", "BiT"), values.tolist(), strict=True)
+    }
+    table = Table(title="", columns=list(data_size.SIZES), rows=rows, reference="ViT")
+    line = stats.linregress(
+        np.repeat(np.log2(data_size.SIZES), 2), (values[1] - values[0]).reshape(-1)
+    )
+    half = stats.t.ppf(0.975, 2 * len(data_size.SIZES) - 2) * line.stderr
+    assert data_size._slope(table) == (pytest.approx(line.slope), pytest.approx(half))
 
 
 def test_gates_are_those_that_are_stated():
