@@ -15,9 +15,9 @@ from pipelines.errors import RunError, UserError
 from pipelines.evaluation import few_shot_report
 from pipelines.evaluation.few_shot import Strength
 from pipelines.replication import catalog, session
-from pipelines.replication.findings import Claim, Findings, Table, cell
+from pipelines.replication.findings import Cell, Claim, Findings, Reading, Table, cell
 from pipelines.replication.study import Study
-from pipelines.replication.toy import few_labels, gates, positions
+from pipelines.replication.toy import data_size, few_labels, gates, positions
 from pipelines.replication.units import FewShotTest, Training
 from pipelines.runs.json_file import read_json
 from pipelines.runs.workdir import Workdir
@@ -178,7 +178,7 @@ def test_names_choose_experiments():
     assert catalog.choose("E1") == catalog.choose("table8") == [positions.POSITIONS]
     with pytest.raises(UserError, match="table2 has no study at toy scale: pipelines.sweep"):
         catalog.choose("table2")
-    with pytest.raises(UserError, match=r"--run=tabel8 is unknown. Did you mean table8\?"):
+    with pytest.raises(UserError, match=r"--run=tabel8 is unknown. Did you mean table8,"):
         catalog.choose("tabel8")
     for toy in catalog.TOYS.values():
         assert set(toy.paper) <= set(catalog.PARTS)
