@@ -24,7 +24,6 @@ _SHAPES = (
     "schedule.warmup_steps=50",
 )
 _COLOR = settings("data.name=shapes/colour-32x4000", *_SHAPES, "train.steps=300")
-# Whole images: with crops of them it takes several times as many steps.
 _CLASS = settings(
     "data.name=shapes/class-large-32x16000",
     *_SHAPES,
