@@ -3,6 +3,7 @@
 import os
 
 from pipelines.cli import command, request, shared_flags
+from pipelines.errors import UserError
 
 DESCRIPTION = """Demonstrates everything on real handwritten digits: pre-trains a small ViT on the
 digits 0 to 4, fine-tunes it on all ten at a higher resolution, evaluates it on held-out images,
@@ -19,6 +20,8 @@ SHARED_FLAGS = ("workdir", "set", *shared_flags.DEVICE_FLAGS)
 
 def main(values, arguments):
     del arguments
+    if values.strategy == "multi_worker":
+        raise UserError("The demo runs in one process. Leave out --strategy=multi_worker.")
     strategy = request.strategy(values)
     from pipelines.studies import demo_stages
 

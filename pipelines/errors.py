@@ -2,6 +2,9 @@
 
 import re
 
+# The exit codes of commands beside 0, and 130 of Ctrl-C before there is anything to save.
+EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_WORKER_LOST = 1, 2, 75, 76
+
 
 class UserError(ValueError):
     """The user's input is wrong: exit code 2."""
@@ -33,6 +36,18 @@ class NonFiniteError(RunError):
 
 class Interrupted(Exception):
     """A signal stopped the run after saving; the same command resumes it: exit code 75."""
+
+
+class WorkerError(Exception):
+    """Another worker was lost, hangs or has failed, so this one ends too.
+
+    Attributes:
+        code: the exit code: 76 (start the job again), or that of the worker that has failed.
+    """
+
+    def __init__(self, message, code=EXIT_WORKER_LOST):
+        super().__init__(message)
+        self.code = code
 
 
 def counted(number, noun) -> str:

@@ -10,6 +10,7 @@ from pipelines.cli.output import print_json
 from pipelines.config.data import Data
 from pipelines.config.names import Benchmark
 from pipelines.errors import UserError
+from pipelines.workers.group import current
 
 DESCRIPTION = """Evaluates a model on data.eval_split; every example counts once.
 
@@ -111,6 +112,8 @@ def main(values, arguments):
         )
     else:
         means = _evaluate(values, source, experiment, strategy, opening)
+    if not current().is_chief:
+        return
     if values.json:
         print_json(means)
         return

@@ -102,6 +102,8 @@ def main(values, arguments):
         bad_images=data.bad_images,
         opening=Opening(assumed=data.preprocessing_fields()),
     )
+    if record is None:
+        return  # The chief prints.
     if values.json:
         print_json(record)
     else:

@@ -1,13 +1,15 @@
 """Computes what training takes of chips, without running anything on them."""
 
 import logging
+import typing
 
 from absl import flags
 
 from pipelines.cli import command, request, shared_flags
 from pipelines.cli.output import print_json
 from pipelines.cluster.assumptions import Assumptions
-from pipelines.errors import UserError
+from pipelines.config.names import Passes
+from pipelines.errors import Interrupted, UserError, counted
 
 DESCRIPTION = """Computes the memory, the largest batch, the communication, the time and the cost of
 a run on a number of chips; nothing runs on them, and the data need not be on this machine.
@@ -16,7 +18,11 @@ Several numbers of --chips print the time of a step for each of them. --paper pr
 the paper states beside those of the formula. docs/scaling.md describes the models behind the
 numbers and what they assume.
 
+--measure runs models on this machine instead, each in many processes, one after the other: images
+per second, and the largest batch that fits into the memory (the paper's figure 12).
+
 example: python -m pipelines.plan --experiment jft_vit_l16 --chip v4 --chips 8,64,512
+example: python -m pipelines.plan --measure --models ViT-B/32,BiT-R50x1 --sizes 64,128 --memory_gb 4
 """
 
 SHARED_FLAGS = ("experiment", "set")
@@ -34,6 +40,12 @@ _ASSUMED = {
 _RUN_FLAGS = (
     *("experiment", "config", "set", "chip", "chips", "price", "images", "classes", "throughput"),
     *_ASSUMED,
+)
+_MEASURE_FLAGS = ("models", "sizes", "passes", "memory_gb", "most_images", "pause", "output")
+# The fields that change what --measure measures.
+_MEASURED_FIELDS = (
+    *("model.dtype", "model.recompute", "model.layers"),
+    *("optimizer.name", "optimizer.momentum_dtype", "optimizer.clip_norm"),
 )
 
 
@@ -62,25 +74,114 @@ def define(values):
         **own,
     )
     flags.DEFINE_bool("paper", False, "Print the paper's costs instead.", **own)
+    _define_measure(values)
     shared_flags.define_json(values)
+
+
+def _define_measure(values):
+    own = {"flag_values": values}
+    flags.DEFINE_bool("measure", False, "Measure models on this machine instead.", **own)
+    flags.DEFINE_list(
+        "models",
+        None,
+        "With --measure: names of models; by default those of table 1, and BiT.",
+        **own,
+    )
+    flags.DEFINE_string(
+        "sizes", None, "With --measure: image sizes; by default 64,128,224,384,512.", **own
+    )
+    flags.DEFINE_enum(
+        "passes",
+        "inference",
+        typing.get_args(Passes),
+        "With --measure: the forward pass, as figure 12, or a training step.",
+        **own,
+    )
+    flags.DEFINE_float(
+        "memory_gb",
+        None,
+        "With --measure: memory that a model and its computation may take, in 1e9 bytes; by "
+        "default that of the GPU.",
+        **own,
+    )
+    flags.DEFINE_integer(
+        "most_images", 4096, "With --measure: the largest batch to try.", lower_bound=1, **own
+    )
+    flags.DEFINE_float(
+        "pause", 1.0, "With --measure: seconds before each timing.", lower_bound=0.0, **own
+    )
+    shared_flags.define_output(
+        values, "With --measure: folder for the numbers and charts (default: runs/plan-measure)."
+    )
 
 
 def main(values, arguments):
     del arguments
-    from pipelines.cluster import plan_report
-    from pipelines.cluster.paper_costs import paper_costs
+    if values.measure:
+        _refuse(values, "measure", (*(x for x in _RUN_FLAGS if x != "set"), "paper"))
+        result, text = _measure(values)
+    elif values.paper:
+        _refuse(values, "paper", (*_RUN_FLAGS, *_MEASURE_FLAGS))
+        from pipelines.cluster.paper_costs import paper_costs
+        from pipelines.cluster.plan_report import paper_text
 
-    if values.paper:
-        for name in _RUN_FLAGS:
-            if values[name].present:
-                raise UserError(f"--paper plans no run. Leave out --{name}, or --paper.")
-        result, text = paper_costs(), plan_report.paper_text
+        result, text = paper_costs(), paper_text
     else:
+        for name in _MEASURE_FLAGS:
+            if values[name].present:
+                raise UserError(f"--{name} has an effect with --measure only. Leave it out.")
         result, text = _plan(values)
     if values.json:
         print_json(result)
     else:
         print(text(result))
+
+
+def _refuse(values, choice, names):
+    for name in names:
+        if values[name].present:
+            raise UserError(f"--{choice} plans no run. Leave out --{name}, or --{choice}.")
+
+
+def _measure(values):
+    """The record of a search on this machine, and the function that formats it."""
+    if values.memory_gb is not None and not 0 < values.memory_gb < float("inf"):
+        raise UserError(f"--memory_gb={values.memory_gb:g} is not a size. Expected above 0.")
+    sizes = values.sizes and _numbers("sizes", values.sizes, "64,128")
+    reason = "--measure times one batch of each model"
+    experiment = request.experiment(values, effective=_MEASURED_FIELDS, reason=reason)
+    from pipelines.cluster import measured_report, measuring
+    from pipelines.reports.charts import MOST_LINES
+
+    models, output = values.models or measuring.MODELS, values.output or "runs/plan-measure"
+    if len(models) > MOST_LINES:
+        raise UserError(
+            f"--models names {len(models)} models. Name at most {MOST_LINES}: a chart has no more "
+            "lines."
+        )
+    settings = measuring.Search(
+        assignments=tuple(values.set),
+        passes=values.passes,
+        dtype=experiment.model.dtype,
+        memory_gb=values.memory_gb,
+        most_images=values.most_images,
+        pause=values.pause,
+        **measuring.this_device(values.memory_gb),
+    )
+    if known := measured_report.known_rows(output, settings):
+        _log.info(f"{output} has {counted(len(known), 'row')} of this search, which are kept")
+    try:
+        record = measuring.search_all(
+            models,
+            sizes or measuring.SIZES,
+            settings,
+            lambda record: measured_report.write_measured(record, output),
+            known,
+        )
+    except KeyboardInterrupt:
+        raise Interrupted("Interrupted. Start the same command again to go on.") from None
+    _log.info(f"wrote {output}")
+    return record, measured_report.measured_text
 
 
 def _plan(values):
@@ -89,7 +190,7 @@ def _plan(values):
     from pipelines.cluster.chips import chip_table, find_chip
     from pipelines.cluster.planning import plan
 
-    chips, chip = _numbers(values.chips), find_chip(values.chip)
+    chips, chip = _numbers("chips", values.chips, "8,64"), find_chip(values.chip)
     if values.price is not None and not 0 <= values.price < float("inf"):
         raise UserError(f"--price={values.price:g} is not a price. Expected at least 0.")
     if values.throughput is not None and values.input_rate is not None:
@@ -107,16 +208,16 @@ def _plan(values):
     return records[0], plan_report.plan_text
 
 
-def _numbers(text):
-    """The numbers of --chips, each once, in their order."""
+def _numbers(name, text, example):
+    """The numbers of a flag, each once, in their order."""
     try:
         numbers = list(dict.fromkeys(map(int, text.split(","))))
         if min(numbers) < 1:
             raise ValueError
     except ValueError:
         raise UserError(
-            f"--chips={text} is not readable. Expected whole numbers from 1 on, with commas "
-            "between them, such as 8,64."
+            f"--{name}={text} is not readable. Expected whole numbers from 1 on, with commas "
+            f"between them, such as {example}."
         ) from None
     return numbers
 

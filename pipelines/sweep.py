@@ -10,6 +10,7 @@ from pipelines.cli.output import print_json
 from pipelines.config.names import SuiteName
 from pipelines.config.summary import summary
 from pipelines.errors import UserError
+from pipelines.workers.group import current
 
 DESCRIPTION = """Trains one model for each combination of the values of --grid, on the training
 split without a held-out part; picks the one with the highest accuracy on that part; trains it again
@@ -104,7 +105,7 @@ def main(values, arguments):
         print("\n".join(sweep.describe(plan)))
         return
     result = sweep.run(plan, workdir, strategy)
-    if values.json:
+    if values.json and current().is_chief:
         print_json(result)
 
 
@@ -134,7 +135,7 @@ def _run_suite(values):
         print("\n".join(suite.describe(plan)))
         return
     result = suite.run(plan, workdir, strategy)
-    if values.json:
+    if values.json and current().is_chief:
         print_json(result)
 
 

@@ -32,6 +32,7 @@ COMMANDS = {
     "pipelines.demo",
     "pipelines.sweep",
     "pipelines.dedup",
+    "pipelines.launch",
     "pipelines.plan",
     "pipelines.paper",
     "pipelines.batch",
@@ -44,6 +45,7 @@ SCRIPTS = {
     "custom_ops.build_ops",
     "custom_ops.building.print_toolkit",
     "custom_ops.building.probe",
+    "pipelines.cluster.measure_main",
     "pipelines.serving.clean_process_main",
 }
 # Modules with flags, which only commands and these modules of `pipelines` import.

@@ -38,9 +38,12 @@ GROUPS = {
             "pipelines/runs/",
             "pipelines/tasks/",
             "pipelines/cluster/",
+            "pipelines/launch.py",
+            "pipelines/workers/",
             "vit_tf/models/",
         ),
         *("tests/pipelines/training/", "tests/pipelines/optimization/", "tests/pipelines/cluster/"),
+        "tests/pipelines/workers/",
         *("tests/pipelines/test_families.py", "tests/pipelines/test_switches.py"),
     ),
     # The memory of the inspection of a large model.

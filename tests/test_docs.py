@@ -13,6 +13,7 @@ _PHOTO = encoded.encode(encoded.pixels(60, 40), "JPEG")
 # Page -> files that its blocks need in their folder.
 PAGES = {
     "README.md": {"photo.jpg": _PHOTO},
+    "docs/cluster.md": {},
     "docs/data.md": {},
     "docs/dedup.md": {},
     "docs/inspect.md": {},

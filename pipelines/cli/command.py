@@ -1,14 +1,16 @@
 """Parses the flags of a command, runs it, and ends with an exit code.
 
 0: done; 2: the user's input is wrong; 1: any other failure; 75: interrupted after saving, 130:
-before saving. A failure prints one sentence to stderr; only defects of this project print a
-traceback.
+before saving; 76: another worker was lost. A failure prints one sentence to stderr; only defects of
+this project print a traceback. A worker that ends tells the others, which end with the same code.
 """
 
 import atexit
+import itertools
 import os
 import signal
 import sys
+import traceback
 
 from absl import flags
 
@@ -17,11 +19,21 @@ from pipelines.cli.help_text import help_text, recipe_list
 from pipelines.cli.shared_flags import SHARED_FLAGS, WHY_NOT_TAKEN, define_config, define_shared
 from pipelines.config.experiment import config_paths
 from pipelines.config.near_paths import flag_hint
-from pipelines.errors import Interrupted, RunError, UserError, first_line
+from pipelines.errors import (
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_USAGE,
+    Interrupted,
+    RunError,
+    UserError,
+    WorkerError,
+    first_line,
+)
 from pipelines.runs.log_lines import LineHandler, attached
+from pipelines.workers.group import current
 from vit_tf.files import storage
 
-EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_SIGINT = 1, 2, 75, 130
+EXIT_SIGINT = 130
 _OUR_PACKAGES = ("custom_ops", "vit_tf", "pipelines")
 
 
@@ -53,7 +65,9 @@ def run(
     shared = set(values)
     if define is not None:
         define(values)
-    if {"--help", "-help", "-h", "--helpshort", "--helpfull"} & set(sys.argv[1:]):
+    # Behind "--" are flags of another command.
+    own = itertools.takewhile(lambda text: text != "--", sys.argv[1:])
+    if {"--help", "-help", "-h", "--helpshort", "--helpfull"} & set(own):
         _print_and_exit(_help(values, shared, description, positional))
     try:
         arguments = values(sys.argv)[1:]
@@ -83,6 +97,9 @@ def _run(main, values, arguments, check_ops):
         if check_ops:
             check_implementation()
         main(values, arguments)
+        current().gather(None)  # The last worker may still need the others.
+    except WorkerError as error:
+        _fail(error.code, error)
     except UserError as error:
         _fail(EXIT_USAGE, error)
     except RunError as error:
@@ -92,16 +109,21 @@ def _run(main, values, arguments, check_ops):
         _fail(EXIT_FAILED, f"{error.strerror or error}{place}.")
     except Interrupted as error:
         _say(error)
-        _end(EXIT_INTERRUPTED)
+        _end(EXIT_INTERRUPTED, error)
     except KeyboardInterrupt:
-        _say("Interrupted before there was anything new to save.")
-        _end(EXIT_SIGINT)
+        _say(interrupted := "Interrupted before there was anything new to save.")
+        _end(EXIT_SIGINT, interrupted)
     except ImportError as error:
         if (error.name or "").partition(".")[0] in _OUR_PACKAGES:
             raise
         _fail(EXIT_FAILED, f"{error}. Run `python -m pipelines.doctor` to see what to install.")
     except Exception as error:
+        if (cause := current().cause(error)) is not error:
+            _fail(cause.code, cause)
         if not _is_op_error(error):
+            if current().count > 1:  # Python's own end would wait for the other workers.
+                traceback.print_exc()
+                _end(EXIT_FAILED, repr(error))
             raise
         _fail(EXIT_FAILED, (first_line(error) or "TensorFlow failed") + ".")
     _end(0)
@@ -171,7 +193,9 @@ def _module():
 
 
 def _fail(code, message):
-    _say(f"error: {message}")
+    _say(message if code == EXIT_INTERRUPTED else f"error: {message}")
+    if current().count > 1:  # Python's own end would wait for the other workers.
+        _end(code, message)
     sys.exit(code)
 
 
@@ -179,13 +203,15 @@ def _say(message):
     print(" ".join(str(message).split()), file=sys.stderr, flush=True)
 
 
-def _end(code):
-    """Ends the process at once, without the destructors of TensorFlow's objects.
+def _end(code, reason=""):
+    """Tells the other workers, and ends the process at once: no destructor of TensorFlow runs.
 
     They take a second. Those of a tf.data pipeline may take half a minute on a busy machine, and a
     scheduler kills a process that does not end soon after SIGTERM. Everything is saved by now.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # A second Ctrl-C changes nothing any more.
+    current().leave(code, str(reason))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # A second one changes nothing any more.
     atexit._run_exitfuncs()  # They delete temporary folders; `os._exit` does not call them.
     try:
         sys.stdout.flush()

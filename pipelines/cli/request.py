@@ -128,10 +128,11 @@ def _origin(values):
 
 def strategy(values):
     """The distribution strategy that the shared flags describe."""
-    from pipelines.runs.strategies import make_strategy
+    from pipelines.runs.strategies import Workers, make_strategy
 
+    workers = Workers(values.workers, values.worker_index, values.worker_wait)
     return make_strategy(
-        values.strategy, values.logical_cpus, values.tpu, values.zone, values.project
+        values.strategy, values.logical_cpus, values.tpu, values.zone, values.project, workers
     )
 
 

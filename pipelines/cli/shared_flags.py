@@ -7,7 +7,8 @@ from absl import flags
 from pipelines.config.names import PACKED_PRECISIONS, Strategy, Weights
 
 # Flags that commands share. Each command lists the ones that it takes.
-DEVICE_FLAGS = ("strategy", "logical_cpus", "tpu", "zone", "project")
+WORKER_FLAGS = ("workers", "worker_index", "worker_wait")
+DEVICE_FLAGS = ("strategy", "logical_cpus", "tpu", "zone", "project", *WORKER_FLAGS)
 SHARED_FLAGS = ("experiment", "workdir", "set", *DEVICE_FLAGS)
 # The kinds of `--model` and `--init_from`, for `--help`.
 MODEL_KINDS = (
@@ -45,6 +46,17 @@ def define_shared(names):
     flags.DEFINE_string("tpu", "", "Name or address of the TPU; local on a TPU VM.", **shared)
     flags.DEFINE_string("zone", None, "Cloud zone of the TPU.", **shared)
     flags.DEFINE_string("project", None, "Cloud project of the TPU.", **shared)
+    flags.DEFINE_string(
+        "workers",
+        None,
+        "For --strategy=multi_worker: HOST:PORT of all workers, with commas between them; by "
+        "default from TF_CONFIG or SLURM's variables.",
+        **shared,
+    )
+    flags.DEFINE_integer("worker_index", None, "The number of this worker, from 0.", **shared)
+    flags.DEFINE_float(
+        "worker_wait", 300.0, "Seconds to wait for the other workers.", lower_bound=0, **shared
+    )
     for name in set(SHARED_FLAGS).difference(names):
         delattr(values, name)
     return values

@@ -4,7 +4,7 @@ from typing import Literal, get_args
 
 # The suites of fine-tuning; `studies/suites.py` has what they are.
 SuiteName = Literal["vtab", "cifar10", "cifar100", "pets", "flowers"]
-Strategy = Literal["auto", "one_device", "mirrored", "tpu"]
+Strategy = Literal["auto", "one_device", "mirrored", "multi_worker", "tpu"]
 # Weights of a run: the newest, their moving average, or those with the best evaluation.
 Weights = Literal["final", "ema", "best"]
 # Evaluations of the paper that train nothing.
@@ -21,5 +21,7 @@ PACKED_PRECISIONS = ("float32", "mixed_bfloat16", "bfloat16")
 AUTO_SPLIT = "auto"
 # Ops in a SavedModel: TensorFlow's own, or the compiled ops of this project.
 ExportForm = Literal["portable", "fused"]
+# What `plan --measure` measures.
+Passes = Literal["inference", "training"]
 # Forms of folders with `model.safetensors`; vit_tf.families lists those of each family.
 Layout = Literal["huggingface", "timm", "axial_deeplab"]

@@ -62,6 +62,9 @@ class Train:
             GPUs.
         jit_compile: compiles the training step (forward, backward, update) with XLA. Only on one
             device; a TPU compiles every step anyway.
+        worker_timeout: --strategy=multi_worker: seconds after which one of the workers is taken to
+            hang if all of them together finish no steps, batch of an evaluation or checkpoint; the
+            job then ends with exit code 76. Compiling the first step counts.
     """
 
     steps: int = 1000
@@ -88,6 +91,7 @@ class Train:
     inspect_every: int = 0
     deterministic: bool = False
     jit_compile: bool = False
+    worker_timeout: float = 1800.0
 
     def __post_init__(self):
         check_choices(self, "train.")
@@ -107,6 +111,8 @@ class Train:
             )
         for name in ("steps", "batch_size", "accumulate_steps", "log_every", "keep_last"):
             check_at_least(f"train.{name}", getattr(self, name), 1)
+        seconds = self.worker_timeout
+        check("train.worker_timeout", seconds, seconds >= 1, "at least 1")
         epochs, decay, smoothing = self.epochs, self.ema_decay, self.label_smoothing
         check("train.epochs", epochs, epochs is None or epochs > 0, "above 0, or none")
         check("train.ema_decay", decay, decay is None or 0 <= decay < 1, "in [0, 1), or none")

@@ -25,6 +25,7 @@ import tensorflow as tf
 from pipelines.data.decoding import decode_error
 from pipelines.data.sources.source import ROWS_PER_READ
 from pipelines.errors import DataError, RunError
+from pipelines.workers.group import current
 
 _log = logging.getLogger(__name__)
 
@@ -44,6 +45,8 @@ INPUT_ERRORS = (
 )
 
 NO_BYTES = "it has no bytes"
+# Seconds in which another worker may find an image that only it cannot read.
+_LONGEST_SEARCH = 20.0
 _MAX_LOGGED = 10  # Images named in the log; the file names all of them.
 
 
@@ -208,9 +211,12 @@ def explain_input_error(error, batches, numbers, skips_bad_images=False):
 
     Returns:
         `DataError` with the first image that cannot be decoded and the reason, or with the reason
-        why the files cannot be read, also those of examples that were read along; `error` itself if
-        all images can be read and decoded.
+        why the files cannot be read, also those of examples that were read along; `WorkerError` if
+        the end of another worker was the cause; `error` itself if all images can be read and
+        decoded.
     """
+    if (cause := current().cause(error)) is not error:
+        return cause
     source = batches.source
     if source.failure:  # The failed read may have been of other indices in the same window.
         return source.failure
@@ -225,7 +231,7 @@ def explain_input_error(error, batches, numbers, skips_bad_images=False):
         collections.deque(_images(source, read_along), maxlen=0)
     except DataError as failure:
         return failure
-    return error
+    return current().cause(error, _LONGEST_SEARCH)
 
 
 @contextlib.contextmanager

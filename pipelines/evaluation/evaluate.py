@@ -12,6 +12,8 @@ from pipelines.evaluation.report_files import check_folder, write_report
 from pipelines.stored_models.stored_model import AS_TRAINED
 from pipelines.tasks import losses
 from pipelines.tasks.classification import NO_CLASS, Classification
+from pipelines.workers.group import current
+from pipelines.workers.sameness import check_same_data, check_same_weights
 from vit_tf.preprocessing import Classes
 from vit_tf.pretrained.class_names import words_of
 
@@ -63,6 +65,8 @@ def evaluate(  # noqa: PLR0913 - the flags of the command
     with strategy.scope():
         model, preprocessing, classes = source.open_model(opening)
     check_head(source.name, model.config)
+    check_same_data("evaluation data", [examples])
+    check_same_weights(f"weights of {source.name}", model.weights)
     columns, names = None, classes.labels or examples.labels
     if label_map is not None:
         columns = _read_columns(label_map, examples, classes.names(model.config.num_classes))
@@ -82,7 +86,7 @@ def evaluate(  # noqa: PLR0913 - the flags of the command
         predictions = None if report is None else Predictions(classes.activation)
         evaluator = Evaluator(model, strategy, evaluation_data, task, predictions=predictions)
         means = timed(evaluator)
-    if predictions is not None:
+    if predictions is not None and current().is_chief:
         page = write_report(
             report,
             source.name,

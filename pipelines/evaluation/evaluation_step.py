@@ -17,6 +17,7 @@ from pipelines.errors import DataError, UserError
 from pipelines.runs.progress import compiling
 from pipelines.tasks import metrics
 from pipelines.tasks.average_precision import AveragePrecision, score_bytes
+from pipelines.workers.group import current
 from vit_tf import Preprocessing
 
 # Largest size of all scores of a multi-label data set, which an evaluation holds in memory.
@@ -126,6 +127,8 @@ class Evaluator(orbit.StandardEvaluator):
         local = self.strategy.experimental_local_results
         sums = {name: local(x)[0] for name, x in sums.items()}  # Equal on all replicas.
         scored = [self.strategy.gather(value, axis=0) for value in scored]
+        if current().count > 1:  # The chief names the images that any worker cannot read.
+            return sums, scored, self.strategy.gather(bad, axis=0)
         return sums, scored, tf.concat(local(bad), axis=0)
 
     def replica_step(self, batch):
@@ -153,7 +156,7 @@ class Evaluator(orbit.StandardEvaluator):
         if self.signals is not None:
             self.signals.check()
         (sums, scores), (step_sums, scored, bad) = state, step_outputs
-        if self.data.bad_images is not None:
+        if self.data.bad_images is not None and current().is_chief:
             slots = [(self._done, slot) for slot in bad.numpy() if slot >= 0]
             self.data.bad_images.record_slots(self.batches, slots)
         self._done += 1

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from pipelines.evaluation.features import Features
+from pipelines.workers.group import current
 from vit_tf.checkpoints.published.npz_archive import NpzArchive
 from vit_tf.files import storage
 from vit_tf.files.atomic_file import write_atomically
@@ -46,13 +47,34 @@ def fingerprint(digest, source, bad_images) -> str:
 def cached_features(folder, key, source, extract: Callable) -> Features:
     """The features in `<folder>/features-<key>.npz`; without a good file, computes and writes it.
 
+    Of several workers, the chief reads and writes the file.
+
     Args:
         folder: an existing directory, or its URL.
         key: the `fingerprint`.
         source: the `DataSource` of the features.
-        extract: computes the `Features`.
+        extract: computes the `Features`; all workers call it together.
+
+    Returns:
+        The `Features`; None in a worker other than the chief if they are in the file.
     """
-    path = os.path.join(folder, f"features-{key}.npz")
+    path, found = os.path.join(folder, f"features-{key}.npz"), []
+
+    def is_stored():
+        found.append(_stored(path, key, source))
+        return found[0] is not None
+
+    if current().from_chief(is_stored):
+        return found[0] if found else None
+    features = extract()
+    if current().is_chief:
+        arrays = {"values": features.values, "labels": features.labels, "ids": features.ids}
+        write_atomically(path, lambda file: np.savez(file, fingerprint=np.array(key), **arrays))
+    return features
+
+
+def _stored(path, key, source):
+    """The features of a good file, else None."""
     if storage.exists(path):
         try:
             features = _read(path, key, source)
@@ -60,10 +82,7 @@ def cached_features(folder, key, source, extract: Callable) -> Features:
             return features
         except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
             _log.info(f"{path} is damaged and computed again: {_first_sentence(error)}")
-    features = extract()
-    arrays = {"values": features.values, "labels": features.labels, "ids": features.ids}
-    write_atomically(path, lambda file: np.savez(file, fingerprint=np.array(key), **arrays))
-    return features
+    return None
 
 
 def _read(path, key, source):

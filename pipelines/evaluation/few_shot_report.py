@@ -23,6 +23,8 @@ from pipelines.reports import charts, html_page
 from pipelines.reports.text_table import aligned
 from pipelines.runs.json_file import write_json
 from pipelines.stored_models.stored_model import AS_TRAINED
+from pipelines.workers.group import current
+from pipelines.workers.sameness import check_same_data, check_same_weights
 from vit_tf.files import storage
 
 _log = logging.getLogger(__name__)
@@ -78,7 +80,8 @@ def run(source, splits, strategy, settings, *, output, batch_size, bad_images, o
         list of dicts with shots, examples (the number of training examples), strength (as asked
         for), l2 (its value), l2_per_example (divided by examples), accuracies (one per seed), mean
         and standard_deviation (divisor n - 1; None for one seed); "neighbors", k -> accuracy;
-        "probe", a dict or None; "notes".
+        "probe", a dict or None; "notes". None in a worker other than the chief, which only helps to
+        compute the features.
 
     Raises:
         UserError: if the model is unpooled, images have lists of labels, a feature is not finite,
@@ -88,11 +91,10 @@ def run(source, splits, strategy, settings, *, output, batch_size, bad_images, o
         check_single_label(examples)
     if storage.exists(output) and not storage.is_folder(output):
         raise UserError(f"--output {output} is a file. Name a directory.")
-    with strategy.scope():
-        model, preprocessing, _ = source.open_model(opening)
-    if not model.config.pooled:
-        raise UserError(f"{source.name} is unpooled: it has features per patch, not per image.")
-    storage.make_folders(output)
+    model, preprocessing = _open_model(source, strategy, opening)
+    check_same_data("data", splits)
+    if current().is_chief:
+        storage.make_folders(output)
     digest = feature_cache.model_digest(model, preprocessing)
 
     def features(examples):
@@ -117,8 +119,11 @@ def run(source, splits, strategy, settings, *, output, batch_size, bad_images, o
         return feature_cache.cached_features(output, key, examples, extract)
 
     train = features(splits[0])
-    check_shots(train.labels, splits[0], max(settings.shots), "--shots")
+    if current().is_chief:
+        check_shots(train.labels, splits[0], max(settings.shots), "--shots")
     test = features(splits[1])
+    if not current().is_chief:
+        return None
     record = {
         "model": source.name,
         "data": splits[0].name,
@@ -134,6 +139,16 @@ def run(source, splits, strategy, settings, *, output, batch_size, bad_images, o
         record |= results
         _write(output, record)
     return record
+
+
+def _open_model(source, strategy, opening):
+    """The model and its preprocessing."""
+    with strategy.scope():
+        model, preprocessing, _ = source.open_model(opening)
+    if not model.config.pooled:
+        raise UserError(f"{source.name} is unpooled: it has features per patch, not per image.")
+    check_same_weights(f"weights of {source.name}", model.weights)
+    return model, preprocessing
 
 
 def _write(output, record):

@@ -25,8 +25,15 @@ _VARIABLES = {
 }
 _SOFT, _LINE, _GRID, *_CURVES = _VARIABLES
 _DASHES = ("-", "--", ":", "-.")
-# Most curves in one chart.
+# Most curves in one chart that differ in color.
 MAX_CURVES = len(_CURVES)
+# Dash and color of each curve; the colors repeat with other dashes.
+_LINES = [
+    (_DASHES[(index + index // MAX_CURVES) % len(_DASHES)], _CURVES[index % MAX_CURVES])
+    for index in range(len(_DASHES) * MAX_CURVES)
+]
+# Most curves in one chart.
+MOST_LINES = len(_LINES)
 # Most classes of a confusion matrix with numbers in its cells, and with names beside it.
 _MOST_NUMBERS, _MOST_NAMES = 20, 40
 # How the name of a group begins whose rest is shown on hover: matplotlib has no titles.
@@ -69,14 +76,16 @@ class Chart:
     elements: str
 
 
-def line_chart(curves, x_label, y_label, percent=False, png=False) -> Chart:
+def line_chart(curves, x_label, y_label, percent=False, log=False, png=False) -> Chart:
     """Curves over one pair of axes, with a legend; the mark of a point shows its values on hover.
 
     Args:
-        curves: name -> `(x, y)`, sequences of equal length; at most `MAX_CURVES`.
+        curves: name -> `(x, y)`, sequences of equal length; at most `MAX_CURVES`, or up to
+            `MOST_LINES`, of which some have the same color.
         x_label: name of the horizontal axis.
         y_label: name of the vertical axis.
         percent: whether `y` are fractions, written as percentages; the axis is within 0 and 100 %.
+        log: whether the vertical axis is logarithmic; then `y` are above 0.
         png: whether to return a PNG file instead, as bytes.
 
     Raises:
@@ -86,9 +95,14 @@ def line_chart(curves, x_label, y_label, percent=False, png=False) -> Chart:
         figure = Figure((5.4, 3.0), layout="constrained")
         axes = figure.subplots()
         for index, (x, y) in enumerate(curves.values()):
-            axes.plot(x, y, _DASHES[index], color=_CURVES[index], clip_on=False)
+            dash, color = _LINES[index]
+            axes.plot(x, y, dash, color=color, clip_on=False)
+        if log:
+            axes.set_yscale("log", base=2)
         figure.legend(axes.lines, list(curves), loc="outside upper left", ncols=MAX_CURVES)
         axes.set_xlabel(x_label)
+        if png:  # A page has it as the title.
+            axes.set_ylabel(y_label)
         axes.grid(axis="y")
         axes.spines[["left", "top", "right"]].set_visible(False)
         axes.tick_params(length=0, pad=8)

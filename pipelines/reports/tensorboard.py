@@ -181,6 +181,13 @@ class TensorBoard:
         self._writers[folder].add_event(event)
 
 
+class NoBoard:
+    """Stands for the `TensorBoard` of a process that writes nothing."""
+
+    def __getattr__(self, name):
+        return lambda *arguments, **keywords: None
+
+
 def _description(tag):
     if tag.startswith("attention distance/"):
         return "Mean attention distance of the heads of this layer, in pixels."

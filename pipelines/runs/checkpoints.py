@@ -21,6 +21,7 @@ import tensorflow as tf
 
 from pipelines.errors import RunError, UserError
 from pipelines.runs.json_file import read_json, write_json
+from pipelines.workers.group import current
 from vit_tf.files import storage
 
 _log = logging.getLogger(__name__)
@@ -32,7 +33,7 @@ _UNFINISHED = "unfinished-"
 
 
 class CheckpointStore:
-    """Saves and restores the state of a run.
+    """Saves and restores the state of a run. Of several workers, the chief saves for all.
 
     Args:
         directory: folder of the checkpoint folders, or its URL.
@@ -58,6 +59,8 @@ class CheckpointStore:
         Raises:
             RunError: if the checkpoint cannot be written; older checkpoints are then unchanged.
         """
+        if not current().is_chief:
+            return
         if self._before_save is not None:
             self._before_save()
         folder = _path(self._directory, step)
@@ -125,11 +128,25 @@ class CheckpointStore:
     def restore_newest(self) -> int | None:
         """Restores the newest undamaged checkpoint; returns its step, or None without checkpoints.
 
-        Damaged checkpoints are logged, skipped and not deleted.
+        Damaged checkpoints are logged, skipped and not deleted. The chief chooses for all workers.
 
         Raises:
-            RunError: if all checkpoints are damaged, or the checkpoint has other variables.
+            RunError: if all checkpoints are damaged, the checkpoint has other variables, or a
+                worker cannot read the one that the chief has chosen.
         """
+        step = current().from_chief(self._restore_newest)
+        if step is not None and not current().is_chief:
+            with _on_disk(_path(self._directory, step)) as folder:
+                if (damage := _find_damage(folder)) is not None:
+                    raise RunError(
+                        f"The checkpoint of step {step} in {self._directory}, which worker 0 has "
+                        f"restored, cannot be read here: {damage}. All workers need the same "
+                        "--workdir."
+                    )
+                self._read(folder, step)
+        return step
+
+    def _restore_newest(self):
         found = steps(self._directory)
         for step in reversed(found):
             # The copy of a URL that has been checked is the one that is read.
@@ -137,20 +154,23 @@ class CheckpointStore:
                 if (damage := _find_damage(folder)) is not None:
                     _log.info(f"skipping the checkpoint of step {step}: {damage}")
                     continue
-                try:
-                    self._state.read(os.path.join(folder, _STATE)).assert_consumed()
-                except (AssertionError, ValueError) as error:
-                    reason = str(error).splitlines()[0]
-                    raise RunError(
-                        f"The checkpoint of step {step} in {self._directory} does not match this "
-                        f"run: {reason[:200]}. Choose another --workdir."
-                    ) from None
+                self._read(folder, step)
             return step
         if found:
             raise RunError(
                 f"All checkpoints in {self._directory} are damaged. Delete them to start again."
             )
         return None
+
+    def _read(self, folder, step):
+        try:
+            self._state.read(os.path.join(folder, _STATE)).assert_consumed()
+        except (AssertionError, ValueError) as error:
+            reason = str(error).splitlines()[0]
+            raise RunError(
+                f"The checkpoint of step {step} in {self._directory} does not match this "
+                f"run: {reason[:200]}. Choose another --workdir."
+            ) from None
 
     def _sweep(self, saved):
         """Deletes checkpoints that no rule keeps, and unfinished folders of earlier crashes.

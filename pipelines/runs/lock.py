@@ -15,6 +15,7 @@ from pathlib import Path
 from pipelines.errors import InUseError, RunError, UserError
 from pipelines.runs import lease
 from pipelines.runs.json_file import read_json
+from pipelines.workers.group import current
 from vit_tf.files import storage
 
 _log = logging.getLogger(__name__)
@@ -45,6 +46,18 @@ def only_writer(workdir):
     """
     workdir = storage.normal(workdir)
     return _leased(workdir) if storage.is_url(workdir) else _locked(Path(workdir))
+
+
+@contextlib.contextmanager
+def written_by_chief(workdir):
+    """The same for all workers of a run, of which the chief holds the lock.
+
+    Yields the function of `only_writer`, or None in another worker. Errors are raised in all.
+    """
+    with contextlib.ExitStack() as stack:
+        checks = []
+        current().from_chief(lambda: checks.append(stack.enter_context(only_writer(workdir))))
+        yield checks[0] if checks else None
 
 
 @contextlib.contextmanager

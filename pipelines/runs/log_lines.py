@@ -29,11 +29,28 @@ def attached(handler, propagate=True):
 
 
 class LineHandler(logging.StreamHandler):
-    """Writes each message to a stream at once, so that pipes get it immediately."""
+    """Writes each message to a stream at once, so that pipes get it immediately.
+
+    Attributes:
+        begin: text before each line.
+    """
+
+    begin = ""
+
+    def format(self, record):
+        """See `logging.Handler.format`."""
+        return "\n".join(self.begin + line for line in super().format(record).split("\n"))
 
     def handleError(self, record):
         """Ends the command: logging would print a traceback and go on."""
         raise sys.exception()
+
+
+def name_process(text):
+    """Begins each line that this process logs to a stream with a text."""
+    for handler in logging.getLogger("pipelines").handlers:
+        if isinstance(handler, LineHandler):
+            handler.begin = text
 
 
 class LogFile(logging.Handler):

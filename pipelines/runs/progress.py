@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from pipelines.errors import counted
 from pipelines.reports import tensorboard
+from pipelines.workers.group import current
 
 # Fraction of the time spent waiting for data from which a log line shows it, and from which a hint
 # is logged.
@@ -86,13 +87,16 @@ class Progress:
         measures_wait: whether `timed` is told how long the steps waited for data.
 
     Attributes:
-        board: the run's `TensorBoard`.
+        board: the run's `TensorBoard`; of several workers, only the chief writes.
     """
 
     def __init__(self, run, *, step, total_steps, batch_size, on_metrics=None, measures_wait=True):
         self._run, self._on_metrics, self._measures_wait = run, on_metrics, measures_wait
         self._total_steps, self._batch_size = total_steps, batch_size
-        self.board = tensorboard.TensorBoard(run.tensorboard)
+        if current().is_chief:
+            self.board = tensorboard.TensorBoard(run.tensorboard)
+        else:
+            self.board = tensorboard.NoBoard()
         self.restart(step)
         self._compiled, self._hinted = threading.Event(), False
         self._seconds_per_step = None
@@ -100,12 +104,20 @@ class Progress:
     def restart(self, step):
         """Sets the counters from `metrics.jsonl`; also called after a rewind to `step`."""
         self.board.restart(step)
-        lines = self._run.read_metrics()
-        self.last_evaluated = max([0] + [x["step"] for x in lines if "eval_loss" in x])
-        self.last_few_shot = max([-1] + [x["step"] for x in lines if _is_few_shot(x)])
-        self._logged_step = max([0] + [x["step"] for x in lines if "learning_rate" in x])
+        self.last_evaluated, self.last_few_shot, self._logged_step = current().from_chief(
+            self._last_steps
+        )
         self._timing = _Timing()
         self._judged = None  # Timings for the hint; None in the first interval, which fills queues.
+
+    def _last_steps(self):
+        """The steps of the last evaluation, few-shot evaluation and line of training."""
+        lines = self._run.read_metrics()
+        return [
+            max([0] + [x["step"] for x in lines if "eval_loss" in x]),
+            max([-1] + [x["step"] for x in lines if _is_few_shot(x)]),
+            max([0] + [x["step"] for x in lines if "learning_rate" in x]),
+        ]
 
     def __enter__(self):
         return self

@@ -6,6 +6,7 @@ import signal
 import threading
 
 from pipelines.errors import Interrupted
+from pipelines.workers.group import current
 
 
 @contextlib.contextmanager
@@ -32,8 +33,9 @@ def interruptible():
 class Signals:
     """Records Ctrl-C and SIGTERM, so that a run can check for them between two steps.
 
-    A second Ctrl-C ends the process as usual. Outside the main thread, Python cannot install
-    handlers, so signals are handled as usual.
+    A second Ctrl-C ends the process as usual. A second SIGTERM changes nothing: a scheduler may
+    send it to a worker and to the launcher, which sends it on. Outside the main thread, Python
+    cannot install handlers, so signals are handled as usual.
     """
 
     def __init__(self):
@@ -59,10 +61,15 @@ class Signals:
         # Not print: the signal may have interrupted a print, and print cannot be re-entered.
         with contextlib.suppress(OSError):
             os.write(1, f"{self._received}: saving after the running step ...\n".encode())
-        self._restore()
+        if signal.SIGINT in self._previous:
+            signal.signal(signal.SIGINT, self._previous.pop(signal.SIGINT))
 
     def check(self):
-        """Raises `Interrupted` if a signal came since the last call."""
-        if self._received:
-            name, self._received = self._received, None
-            raise Interrupted(name)
+        """Raises `Interrupted` if a signal came to a worker since the last call.
+
+        All workers call it as often, and it raises in all of them.
+        """
+        received = next(filter(None, current().gather(self._received)), None)
+        if received:
+            self._received = None
+            raise Interrupted(received)

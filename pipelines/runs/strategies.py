@@ -1,5 +1,6 @@
 """Builds `tf.distribute` strategies from their names."""
 
+import dataclasses
 import logging
 import queue
 import socket
@@ -11,33 +12,62 @@ import tensorflow as tf
 
 from pipelines.config.names import Strategy
 from pipelines.errors import UserError, counted
+from pipelines.runs import multi_worker
+from pipelines.workers.group import current
+from pipelines.workers.places import find
 
 _log = logging.getLogger(__name__)
 
 _TPU_TIMEOUT = 12  # Seconds.
 
 
-def make_strategy(name="auto", logical_cpus=1, tpu="", zone=None, project=None):
+@dataclasses.dataclass(frozen=True)
+class Workers:
+    """The flags of "multi_worker".
+
+    Attributes:
+        addresses: "host:port" of all workers, with commas between them; None: the environment
+            names the workers.
+        index: the number of this worker; None: the environment has it.
+        wait: seconds to wait for the other workers.
+    """
+
+    addresses: str | None = None
+    index: int | None = None
+    wait: float = 300.0
+
+
+def make_strategy(name="auto", logical_cpus=1, tpu="", zone=None, project=None, workers=Workers()):
     """Builds a strategy. Call it before TensorFlow uses any device.
 
     Args:
         name: "auto" (mirrored if there are several devices, else one_device), "one_device",
-            "mirrored" (all GPUs; without GPUs, all logical CPUs) or "tpu".
+            "mirrored" (all GPUs; without GPUs, all logical CPUs), "multi_worker" (the same devices
+            of every worker) or "tpu".
         logical_cpus: number of logical devices to split the CPU into.
         tpu: name, address or "local" for `TPUClusterResolver`.
         zone: Cloud zone of the TPU.
         project: Cloud project of the TPU.
+        workers: `Workers`, for "multi_worker".
 
     Returns:
         A `tf.distribute.Strategy`.
 
     Raises:
-        UserError: if the name is unknown or no TPU can be reached.
+        UserError: if the name is unknown, no TPU can be reached, or the workers are not as named.
+        WorkerError: if a worker does not come.
     """
     if name not in (known := typing.get_args(Strategy)):
         raise UserError(f"--strategy must be one of {', '.join(known)}. Received: {name}.")
     if logical_cpus < 1:
         raise UserError(f"--logical_cpus must be at least 1. Received: {logical_cpus}.")
+    place = None
+    if name == "multi_worker":
+        place = find(workers.addresses, workers.index)
+    elif workers.addresses is not None or workers.index is not None:
+        raise UserError(
+            f"--workers and --worker_index need --strategy=multi_worker. Received: {name}."
+        )
     for gpu in tf.config.list_physical_devices("GPU"):
         _grow_memory(gpu)
     if name == "tpu":
@@ -47,9 +77,12 @@ def make_strategy(name="auto", logical_cpus=1, tpu="", zone=None, project=None):
         tf.config.set_logical_device_configuration(
             cpu, [tf.config.LogicalDeviceConfiguration()] * logical_cpus
         )
+    if place is not None and place.count > 1:
+        return multi_worker.connect(place, logical_cpus, workers.wait)
     devices = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
     names = [device.name for device in devices]
-    if name == "mirrored" or (name == "auto" and len(names) > 1):
+    # A single worker takes its devices as "auto" does.
+    if name == "mirrored" or (name in ("auto", "multi_worker") and len(names) > 1):
         return _mirrored(names)
     return tf.distribute.OneDeviceStrategy(names[0])
 
@@ -149,7 +182,8 @@ def num_hosts(strategy) -> int:
 
 
 def describe(strategy) -> str:
-    """Returns a phrase for the log: the number of replicas and the kind of device."""
-    replicas = strategy.num_replicas_in_sync
+    """Returns a phrase for the log: the number of replicas, the kind of device, the workers."""
+    replicas, workers = strategy.num_replicas_in_sync, current().count
     kind = strategy.extended.worker_devices[0].split(":")[-2]
-    return f"{counted(replicas, 'replica')} on {kind}"
+    machines = f" of {counted(workers, 'worker')}" if workers > 1 else ""
+    return f"{counted(replicas, 'replica')} on {kind}{machines}"

@@ -12,6 +12,7 @@ from pipelines.runs import checkpoints, manifest
 from pipelines.runs.growing_files import GrowingFiles
 from pipelines.runs.json_file import read_json, write_json
 from pipelines.runs.lock import cannot_write
+from pipelines.workers.group import current
 from vit_tf.files import storage
 from vit_tf.files.atomic_file import write_atomically
 
@@ -37,6 +38,7 @@ _MAY_CHANGE = (
     "train.profile",
     "train.histograms_every",
     "train.inspect_every",
+    "train.worker_timeout",
 )
 # Seconds between two uploads of the metrics, which stores limit and which write the whole file.
 _UPLOAD_EVERY = 30.0
@@ -63,6 +65,8 @@ def lasting_differences(before: Experiment, now: Experiment, also=()) -> list[st
 
 class Workdir:
     """Paths of a run, and the files in it that are not TensorFlow's.
+
+    Of several workers, the chief writes. In the others, methods that write do nothing.
 
     Args:
         path: the directory, or its URL; `create` creates it.
@@ -238,6 +242,8 @@ class Workdir:
             UserError: if the directory cannot be written.
             RunError: if the disk is full.
         """
+        if not current().is_chief:
+            return
         try:
             storage.make_folders(self.path)
             write_json(self.config, experiment.to_dict())
@@ -247,6 +253,8 @@ class Workdir:
 
     def remove_results(self):
         """Deletes the results of an earlier, shorter run; its weights stay in a checkpoint."""
+        if not current().is_chief:
+            return
         weights = [path + end for path in (self.final, self.ema) for end in ("", ".json")]
         for path in (*weights, self.reconstructions):
             if storage.exists(path):
@@ -262,6 +270,8 @@ class Workdir:
 
     def append_metrics(self, values: dict):
         """Adds one line to `metrics.jsonl`, with numbers in full precision."""
+        if not current().is_chief:
+            return
         with open(self._local(self.metrics), "a", encoding="utf-8") as file:
             file.write(json.dumps(values, allow_nan=False) + "\n")
         self._upload(_UPLOAD_EVERY)
@@ -293,7 +303,7 @@ class Workdir:
     def drop_metrics_after(self, step: int):
         """Deletes the metrics of later steps, which a resumed run computes again."""
         path = self._local(self.metrics)
-        if not os.path.exists(path):
+        if not current().is_chief or not os.path.exists(path):
             return
         kept = [line for line in self.read_metrics() if line["step"] <= step]
         text = "".join(json.dumps(line) + "\n" for line in kept)

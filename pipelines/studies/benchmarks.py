@@ -18,6 +18,7 @@ from pipelines.evaluation.real import labeled_accuracy
 from pipelines.stored_models.stored_model import AS_TRAINED
 from pipelines.studies.benchmark_differences import DATA_NAMES, compare
 from pipelines.tasks.metrics import weighted_sums
+from pipelines.workers.sameness import check_same_data, check_same_weights
 from vit_tf.files import storage
 from vit_tf.pretrained.class_names import IMAGENET_1K, class_names, synsets
 
@@ -85,6 +86,8 @@ def run(
     with strategy.scope():
         model, preprocessing, names = source.open_model(opening)
     _check_model(benchmark, source.name, model.config, names.labels)
+    check_same_data("data of the benchmark", [examples])
+    check_same_weights(f"weights of {source.name}", model.weights)
     left_out = BadImages() if data.bad_images == "skip" else None
     predictions = Predictions(names.activation)
     with summary_at_end(left_out):

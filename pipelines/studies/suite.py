@@ -20,6 +20,7 @@ from pipelines.runs.workdir import Workdir, lasting_differences
 from pipelines.studies import suite_table, sweep
 from pipelines.studies.suite_plan import SuitePlan
 from pipelines.studies.sweep_table import pick
+from pipelines.workers.group import current
 from vit_tf.files import storage
 from vit_tf.files.atomic_file import write_atomically
 
@@ -97,7 +98,7 @@ def run(plan: SuitePlan, path, strategy) -> dict:
         )
     path = storage.normal(path)
     with interruptible(), sweep.no_retracing_warnings():
-        _begin(plan, path)
+        current().from_chief(lambda: _begin(plan, path))
         return _Suite(plan, path, strategy).run()
 
 
@@ -129,9 +130,10 @@ class _Suite:
         finals = [unit for task in plan.tasks for unit in picked.final[task]]
         self._complete("final run", finals)
         record = suite_table.make_record(plan, self._results, picked)
-        write_json(self._file(_RECORD), record)
-        content = suite_table.csv_bytes(plan, record)
-        write_atomically(self._file(_CSV), lambda file: file.write(content))
+        if current().is_chief:
+            write_json(self._file(_RECORD), record)
+            content = suite_table.csv_bytes(plan, record)
+            write_atomically(self._file(_CSV), lambda file: file.write(content))
         _log.info("\n" + suite_table.text(plan, record))
         _log.info(f"wrote {self._file(_RECORD)} and {self._file(_CSV)}")
         failed = [unit.folder for unit in finals if "failed" in self._result(unit)]
@@ -177,23 +179,28 @@ class _Suite:
             if is_new:
                 _log.info("another process trains it")
             return False
-        write_json(os.path.join(folder, _RESULT), result)
+        if current().is_chief:
+            write_json(os.path.join(folder, _RESULT), result)
         self._time_left.add(time.perf_counter() - begin, unit.flops)
         return True
 
     def _result(self, unit):
-        """The result of a unit, or None."""
+        """The result of a unit, or None; of several workers, the chief reads it for all."""
         if unit.folder not in self._results:
-            file = self._file(os.path.join(unit.folder, _RESULT))
-            if not storage.exists(file):
+            result = current().from_chief(lambda: self._read_result(unit))
+            if result is None:
                 return None
-            result = read_json(file)
-            if not sweep.is_result(result):
-                raise UserError(
-                    f"{file} is damaged. Restore it, or delete {os.path.dirname(file)}."
-                )
             self._results[unit.folder] = result
         return self._results[unit.folder]
+
+    def _read_result(self, unit):
+        file = self._file(os.path.join(unit.folder, _RESULT))
+        if not storage.exists(file):
+            return None
+        result = read_json(file)
+        if not sweep.is_result(result):
+            raise UserError(f"{file} is damaged. Restore it, or delete {os.path.dirname(file)}.")
+        return result
 
     def _file(self, name):
         return os.path.join(self._path, name)

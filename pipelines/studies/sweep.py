@@ -20,7 +20,7 @@ import tensorflow as tf
 from pipelines.config import Experiment
 from pipelines.errors import NonFiniteError, RunError, UserError, counted
 from pipelines.runs.json_file import read_json, write_json
-from pipelines.runs.lock import LOCKS, only_writer
+from pipelines.runs.lock import LOCKS, written_by_chief
 from pipelines.runs.signals import interruptible
 from pipelines.runs.workdir import lasting_differences
 from pipelines.studies import sweep_table
@@ -28,6 +28,7 @@ from pipelines.studies.sweep_plan import Plan
 from pipelines.tasks.metrics import main_metric
 from pipelines.training.dry_run import with_prefix
 from pipelines.training.train import train
+from pipelines.workers.group import current
 from vit_tf.files import storage
 from vit_tf.files.atomic_file import write_atomically
 
@@ -77,7 +78,7 @@ def run(plan: Plan, path, strategy) -> dict:
             everything is written. If another process has taken the lease of the directory.
         Interrupted: after a signal.
     """
-    with only_writer(path) as check, interruptible(), no_retracing_warnings():
+    with written_by_chief(path) as check, interruptible(), no_retracing_warnings():
         return _Sweep(plan, path, strategy, check).run()
 
 
@@ -87,7 +88,7 @@ class _Sweep:
     def __init__(self, plan, path, strategy, check):
         self._plan, self._path, self._strategy, self._check = plan, path, strategy, check
         trials = [_row(trial, trial.tuning, f"trials/{trial.name}") for trial in plan.trials]
-        self._done = _read_results(plan, trials, path)
+        self._done = current().from_chief(lambda: _read_results(plan, trials, path))
         self._time_left = TimeLeft("sweep")
         self._record = {
             "command": _COMMAND,
@@ -150,12 +151,16 @@ class _Sweep:
         record = self._record
         record |= sweep_table.mean_and_deviation(sweep_table.final_values(record))
         self._write()
+        if not current().is_chief:
+            return
         self._check()
         write_atomically(self._file(_CSV), lambda file: file.write(sweep_table.csv_bytes(record)))
         _log.info("\n" + sweep_table.text(record))
         _log.info(f"wrote {self._file(_RECORD)} and {self._file(_CSV)}")
 
     def _write(self):
+        if not current().is_chief:
+            return
         self._check()
         write_json(self._file(_RECORD), self._record)
 

@@ -11,6 +11,7 @@ from pipelines.reports.model_pictures import ModelPictures
 from pipelines.runs.strategies import is_tpu
 from pipelines.tasks.metrics import as_text, main_metric
 from pipelines.training.few_shot_monitor import FewShotMonitor
+from pipelines.workers.group import current
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -115,7 +116,7 @@ def run_actions(prepared, trainer, reconstructions, store, progress, signals) ->
         def histograms(step):
             progress.board.histograms(step, model.weights)
 
-        actions.append(Action(every=settings.histograms_every, act=histograms))
+        actions.append(Action(every=settings.histograms_every, act=_by_chief(histograms)))
     if settings.inspect_every:
         pictures = ModelPictures(
             task.encoder(model),
@@ -130,7 +131,7 @@ def run_actions(prepared, trainer, reconstructions, store, progress, signals) ->
             with trainer.evaluated_weights():
                 pictures.show(progress.board, step)
 
-        actions.append(Action(every=settings.inspect_every, act=inspect))
+        actions.append(Action(every=settings.inspect_every, act=_by_chief(inspect)))
     actions.append(Action(every=settings.checkpoint_every, act=store.save))
     if reconstructions is not None:
 
@@ -138,7 +139,8 @@ def run_actions(prepared, trainer, reconstructions, store, progress, signals) ->
             with trainer.evaluated_weights():
                 reconstructions.show(progress.board, step)
 
-        actions.append(Action(every=settings.eval_every, act=reconstruct, is_evaluation=True))
+        act = _by_chief(reconstruct)
+        actions.append(Action(every=settings.eval_every, act=act, is_evaluation=True))
     if (few_shot := data.few_shot) is not None:
         features, own = task.features(model), prepared.experiment.few_shot
         monitor = FewShotMonitor(features, strategy, few_shot.train, few_shot.test, own, signals)
@@ -148,6 +150,11 @@ def run_actions(prepared, trainer, reconstructions, store, progress, signals) ->
         evaluator = Evaluator(model, strategy, data.evaluation, task, signals)
         actions.append(evaluation_action(settings, trainer, evaluator, store, progress))
     return actions
+
+
+def _by_chief(act):
+    """The action if this process draws pictures, which needs no other worker; else none."""
+    return act if current().is_chief else lambda step: None
 
 
 def check_finite(what, value, step, store):

@@ -24,6 +24,7 @@ from pipelines.training.non_finite import NonFinitePolicy
 from pipelines.training.profiler import Profiler
 from pipelines.training.train_data import TrainData
 from pipelines.training.train_step import Trainer
+from pipelines.workers.group import current
 
 _log = logging.getLogger(__name__)
 
@@ -90,6 +91,7 @@ class TrainingLoop:
         except Interrupted as signal:
             check_finite("sum of the weights", self.trainer.weight_sum(), step, self.store)
             self.store.save(step)
+            current().gather(step)  # The others stay until the chief has saved.
             raise Interrupted(
                 f"{signal}: saved step {step}. Start the same command again to go on."
             ) from None
@@ -108,13 +110,15 @@ class TrainingLoop:
     def _stop_reason(self):
         if not self.settings.early_stop_after:
             return None
-        return stop_reason(self.read_metrics(), self.settings)
+        return current().from_chief(lambda: stop_reason(self.read_metrics(), self.settings))
 
     def _train(self, step):
         """Trains to the next action, for about 10 s at most; returns the steps done."""
         trainer = self.trainer
         begin = step
-        steps = min(self._next_stop(step) - step, self.progress.steps_within(_LONGEST_LOOP))
+        # Clocks differ between workers.
+        fitting = min(current().gather(self.progress.steps_within(_LONGEST_LOOP)))
+        steps = min(self._next_stop(step) - step, fitting)
         if self.profiler.covers(step):
             steps = 1
         first = trainer.next_batch
@@ -139,12 +143,13 @@ class TrainingLoop:
         Raises:
             DataError: if a batch had no image at all: nothing could be learned from it.
         """
-        bad_rows = self.trainer.bad_rows
-        rows, lost = bad_rows.take()
-        if rows:
+        bad_rows, group = self.trainer.bad_rows, current()
+        found = group.gather(bad_rows.take())
+        rows = sorted(tuple(row) for own, _ in found for row in own)
+        if rows and group.is_chief:
             batches = self.data.batches(num_hosts(self.trainer.strategy))
             self.data.bad_images.record_slots(batches, rows)
-            self.data.bad_images.lose(lost)
+            self.data.bad_images.lose(sum(lost for _, lost in found))
         if (batch := bad_rows.empty_batch()) is not None:
             raise self.data.empty_batch_error(batch)
 
@@ -152,7 +157,8 @@ class TrainingLoop:
         """Whether the last step, or a weight that an action uses now, is not finite."""
         used = any(action.uses_weights for action in self._due(step))
         halted = bool(self.trainer.halt.halted.numpy())
-        return halted or (used and not math.isfinite(self.trainer.weight_sum()))
+        own = halted or (used and not math.isfinite(self.trainer.weight_sum()))
+        return any(current().gather(own))
 
     def _due(self, step):
         return [x for x in self.actions if x.is_due(step, self.settings.steps)]

@@ -14,7 +14,9 @@ import tensorflow as tf
 from pipelines.errors import NonFiniteError, RunError
 from pipelines.optimization.loss_scale import unscaled
 from pipelines.runs import checkpoints
+from pipelines.runs.strategies import num_hosts
 from pipelines.training.find_non_finite import Finding, find_non_finite, find_non_finite_weight
+from pipelines.workers.group import current
 
 _log = logging.getLogger(__name__)
 
@@ -43,6 +45,8 @@ class NonFinitePolicy:
     def recover(self, reached) -> int:
         """Examines a step, records the finding, and skips or rewinds.
 
+        Of several workers, the chief examines and decides for all.
+
         Args:
             reached: steps done. If the trainer has halted, this is the index of the step that was
                 not finite; otherwise step `reached - 1` made a weight non-finite.
@@ -57,6 +61,11 @@ class NonFinitePolicy:
         halted = bool(self._trainer.halt.halted.numpy())
         step = reached if halted else reached - 1
         batch = step + int(self._trainer.batch_offset.numpy())
+        action = current().from_chief(lambda: self._decide(step, batch, halted))
+        return self._skip(step) if action == "skip" else self._rewind(batch)
+
+    def _decide(self, step, batch, halted):
+        """Examines a step and records the finding; returns "skip" or "rewind"."""
         finding, ids = self._examine(step, batch, halted)
         if halted:
             loss = float(self._trainer.halt.loss_and_norm.numpy()[0])
@@ -77,7 +86,7 @@ class NonFinitePolicy:
                 f"{self._store.restart_point()}"
             )
         _log.info(f"{sentence} Ids of the images are in {self._run.non_finite}.")
-        return self._skip(step) if action == "skip" else self._rewind(batch)
+        return action
 
     def _record(self, step, batch, finding, ids, action):
         loss, norm = (
@@ -104,13 +113,14 @@ class NonFinitePolicy:
         """Returns `(Finding, ids of the whole batch)`; holds one micro-batch in memory."""
         trainer = self._trainer
         count = trainer.strategy.num_replicas_in_sync * trainer.settings.accumulate_steps
-        context = tf.distribute.InputContext(num_replicas_in_sync=count)
-        ids = []
+        hosts, ids = num_hosts(trainer.strategy), []
 
         def read():
-            for micro_batch in self._data.batch(batch, context):
-                ids.extend(micro_batch["id"].numpy().tolist())
-                yield micro_batch
+            for host in range(hosts):  # With data.sharding=files, each has images of its own.
+                context = tf.distribute.InputContext(hosts, host, count)
+                for micro_batch in self._data.batch(batch, context):
+                    ids.extend(micro_batch["id"].numpy().tolist())
+                    yield micro_batch
 
         micro_batches = read()
         if halted:

@@ -13,7 +13,7 @@ class Profiler:
 
     Args:
         steps: (finished steps at the begin, at the end); None profiles nothing.
-        directory: TensorBoard's folder.
+        directory: TensorBoard's folder; None records nothing, but `covers` the steps.
     """
 
     def __init__(self, steps, directory):
@@ -31,7 +31,7 @@ class Profiler:
         Args:
             step: finished steps before it.
         """
-        if not self.covers(step):
+        if not self.covers(step) or self._directory is None:
             self.close()  # If training has gone back to a step before the profile.
             yield
             return

@@ -5,6 +5,7 @@ The path of a setting is: flags -> `Experiment` -> `prepare` -> `train`, which p
 
 import contextlib
 import logging
+import time
 
 import keras
 import tensorflow as tf
@@ -13,7 +14,7 @@ import vit_tf
 from pipelines.config import Request
 from pipelines.config.summary import summary
 from pipelines.data.bad_images import summary_at_end
-from pipelines.errors import counted
+from pipelines.errors import UserError, counted
 from pipelines.optimization.ema import ExponentialMovingAverage, initial_share
 from pipelines.optimization.loss_scale import LossScale
 from pipelines.optimization.optimizers import optimizer_of
@@ -21,7 +22,7 @@ from pipelines.optimization.schedules import LINEAR_END, make_schedule
 from pipelines.reports.reconstructions import Reconstructions
 from pipelines.runs import checkpoints, manifest
 from pipelines.runs.checkpoints import CheckpointStore
-from pipelines.runs.lock import only_writer
+from pipelines.runs.lock import written_by_chief
 from pipelines.runs.log_lines import LogFile, attached
 from pipelines.runs.progress import Progress
 from pipelines.runs.signals import Signals
@@ -35,10 +36,15 @@ from pipelines.training.non_finite import NonFinitePolicy
 from pipelines.training.prepare import prepare
 from pipelines.training.profiler import Profiler
 from pipelines.training.train_step import StepSettings, Trainer
+from pipelines.workers.group import current
+from pipelines.workers.sameness import check_same_data, check_same_weights
 from vit_tf.config.size_notes import size_notes
 from vit_tf.files import storage
 
 _log = logging.getLogger(__name__)
+
+# Seconds after which a file of one machine is seen by all others that share its folder.
+_FILE_SYSTEM_DELAY = 10.0
 
 
 def train(experiment, workdir, strategy, request=Request(), on_metrics=None) -> dict:
@@ -60,18 +66,26 @@ def train(experiment, workdir, strategy, request=Request(), on_metrics=None) -> 
         RunError: if `workdir` cannot be written, or another process has taken its lease.
         NonFiniteError: if a loss or gradient is not finite and `train.non_finite` ends the run.
         Interrupted: after a signal, once everything is saved.
+        WorkerError: if another worker was lost, hangs or has failed.
     """
     if experiment.train.deterministic:
         tf.config.experimental.enable_op_determinism()
-    run = Workdir(workdir)
+    run, group = Workdir(workdir), current()
     with attached(LogFile()) as log_file:
         if request.origin:
             _log.info(request.origin)
-        with only_writer(run.path) as check, run.writing(check), log_file.errors():
+        with (
+            written_by_chief(run.path) as check,
+            run.writing(check),
+            log_file.errors(),
+            group.explained(),
+        ):
             prepared = prepare(experiment, run, strategy, request)
-            if end := _end_of_run(prepared.experiment, run):
+            group.compare("configurations", prepared.experiment.to_dict())
+            check_same_data("training data", prepared.data.sources())
+            if end := group.from_chief(lambda: _end_of_run(prepared.experiment, run)):
                 _log.info(f"already finished: {end}. --extend with a larger train.steps continues")
-                return run.read_metrics()[-1]
+                return group.from_chief(lambda: run.read_metrics()[-1])
             for line in (*prepared.notes, *summary(prepared.experiment, prepared.images)):
                 _log.info(line)
             return _train(prepared, run, strategy, log_file, on_metrics)
@@ -92,9 +106,9 @@ def _end_of_run(experiment, run):
 
 def _train(prepared, run, strategy, log_file, on_metrics):
     """The same as `train`, in a locked workdir."""
-    experiment, data = prepared.experiment, prepared.data.train
+    experiment, data, group = prepared.experiment, prepared.data.train, current()
     settings = experiment.train
-    is_new = not checkpoints.steps(run.checkpoints)
+    is_new = group.from_chief(lambda: not checkpoints.steps(run.checkpoints))
     # A resumed run does not need its initial weights.
     starts = is_new and experiment.init_from
     initial = model_source.find(starts, experiment.init_weights) if starts else None
@@ -114,18 +128,13 @@ def _train(prepared, run, strategy, log_file, on_metrics):
 
     _report_sharding(data.sampling.sharding, num_hosts(strategy), run)
     run.create(experiment)
-    log_file.open(run.growing.path("run.log"))
+    _check_shared(run)
+    check_same_weights("weights before the first step", trainer.model.weights)
+    if group.is_chief:
+        log_file.open(run.growing.path("run.log"))
+        _write_beginning(prepared, run, strategy, step)
     if settings.non_finite == "rewind" and is_new:
         store.save(step)  # A rewind needs a checkpoint.
-    if step < settings.steps and not stop_reason(run.read_metrics(), settings):
-        run.remove_results()
-    manifest.write_manifest(
-        run.manifest,
-        seed=experiment.seed,
-        data=data.source.manifest(),
-        strategy=describe(strategy),
-        hosts=num_hosts(strategy),
-    )
 
     progress = Progress(
         run,
@@ -135,14 +144,16 @@ def _train(prepared, run, strategy, log_file, on_metrics):
         on_metrics=on_metrics,
         measures_wait=trainer.measures_wait,
     )
-    profiler = Profiler(settings.profiled_steps(), run.tensorboard)
+    profiler = Profiler(settings.profiled_steps(), run.tensorboard if group.is_chief else None)
     with (
+        group.watched(settings.worker_timeout),
         Signals() as signals,
         progress,
         contextlib.closing(profiler),
         summary_at_end(data.bad_images),
     ):
-        _show(progress.board, experiment, data, step)
+        if group.is_chief:
+            _show(progress.board, experiment, data, step)
         reconstructions = None
         if not prepared.task.reads_labels:
             shown = prepared.data.evaluation or data
@@ -160,13 +171,47 @@ def _train(prepared, run, strategy, log_file, on_metrics):
             signals=signals,
         ).run()
         run.sync()
-        classes = experiment.classes(data.source.labels)
-        _write_results(trainer, encoder, run, experiment.preprocessing(), classes)
+        if group.is_chief:
+            classes = experiment.classes(data.source.labels)
+            _write_results(trainer, encoder, run, experiment.preprocessing(), classes)
+            if reconstructions:
+                _write_page(reconstructions, trainer, run, experiment)
         if trainer.ema:
             _report_average(settings, int(trainer.step.numpy()))
-        if reconstructions:
-            _write_page(reconstructions, trainer, run, experiment)
-    return run.read_metrics()[-1]
+    return group.from_chief(lambda: run.read_metrics()[-1])
+
+
+def _write_beginning(prepared, run, strategy, step):
+    """Deletes results that are not of this run's end, and writes the manifest."""
+    experiment = prepared.experiment
+    settings = experiment.train
+    if step < settings.steps and not stop_reason(run.read_metrics(), settings):
+        run.remove_results()
+    manifest.write_manifest(
+        run.manifest,
+        seed=experiment.seed,
+        data=prepared.data.train.source.manifest(),
+        strategy=describe(strategy),
+        hosts=num_hosts(strategy),
+    )
+
+
+def _check_shared(run):
+    """Checks that all workers see the workdir of the chief, which they need to resume.
+
+    Raises:
+        UserError: if one does not; in all workers.
+    """
+    current().gather(None)  # The chief has written.
+    end = time.monotonic() + _FILE_SYSTEM_DELAY
+    while not (seen := storage.exists(run.config)) and time.monotonic() < end:
+        time.sleep(0.1)
+    blind = [index for index, sees in enumerate(current().gather(seen)) if not sees]
+    if blind:
+        raise UserError(
+            f"Worker {blind[0]} does not see the workdir of worker 0, {run.path}. Choose a "
+            "--workdir in a folder that all machines share, or a URL."
+        )
 
 
 def _show(board, experiment, data, step):

@@ -65,7 +65,7 @@ def run_here(module, *arguments, monkeypatch, capsys, cwd):
     taken = getattr(command, "SHARED_FLAGS", shared_flags.SHARED_FLAGS)
     one_device = ["--strategy=one_device"] if "strategy" in taken else []
     monkeypatch.setattr(sys, "argv", [module, *one_device, *map(str, arguments)])
-    monkeypatch.setattr(frame, "_end", sys.exit)
+    monkeypatch.setattr(frame, "_end", lambda code, reason="": sys.exit(code))
     capsys.readouterr()
     with pytest.raises(SystemExit) as exit_:
         frame.run(

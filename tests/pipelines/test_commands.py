@@ -83,6 +83,7 @@ TAKEN = {
     "batch": {"experiment", "workdir", "set"},
     "make_tfrecords": {"experiment", "set"},
     "plan": {"experiment", "set"},
+    "launch": set(),
     "demo": {"workdir", "set", "strategy", "logical_cpus", "tpu", "zone", "project"},
 }
 

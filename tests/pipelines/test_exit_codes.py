@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from pipelines.cli import command
-from pipelines.errors import Interrupted, RunError, UserError
+from pipelines.errors import Interrupted, RunError, UserError, WorkerError
 
 
 @pytest.mark.parametrize(
@@ -15,6 +15,7 @@ from pipelines.errors import Interrupted, RunError, UserError
         (None, 0, ""),
         (UserError("Wrong name."), 2, "error: Wrong name."),
         (RunError("The loss is not finite."), 1, "error: The loss is not finite."),
+        (WorkerError("Worker 1 is lost."), 76, "error: Worker 1 is lost."),
         (OSError(28, "No space left on device", "a.npz"), 1, "error: No space left on device"),
         (Interrupted("Saved at step 3."), 75, "Saved at step 3."),
         (KeyboardInterrupt(), 130, "Interrupted before there was anything new to save."),
@@ -33,10 +34,10 @@ def test_exit_codes(error, code, line, monkeypatch, capsys):
     monkeypatch.setattr("atexit._run_exitfuncs", lambda: ended.append(True))
     with pytest.raises(SystemExit) as end:
         command.run(main, "A command.", shared_flags=())
-    assert end.value.code == code and (ended or code in (1, 2))
+    assert end.value.code == code and (ended or code in (1, 2, 76))
     printed = capsys.readouterr().err
     assert line in printed and "Traceback" not in printed
-    assert printed.startswith("error: ") == (code in (1, 2))
+    assert printed.startswith("error: ") == (code in (1, 2, 76))
 
 
 def test_a_fault_of_the_program_keeps_its_traceback(monkeypatch):

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from tests.pipelines.process import assert_user_error
+from tests.pipelines.process import ROOT, assert_user_error
 
 L16 = [
     *("--experiment=jft_vit_l16", "--classes=1000", "--set=model.representation_size=none"),
@@ -134,6 +134,26 @@ def test_a_chip_of_a_file(planned, tmp_path):
     assert record["largest_batch"][-1]["chip"] == "my CPU"
 
 
+@pytest.mark.process
+@pytest.mark.heavy("training")
+def test_a_search_on_this_machine(command, tmp_path, monkeypatch):
+    """A model of one layer at a large size, up to eight images, which do not all fit."""
+    monkeypatch.setenv("PYTHONPATH", ROOT)
+    flags = ["--models=ViT-Ti/16", "--sizes=896", "--set=model.layers=1", "--passes=training"]
+    result = command(
+        "plan", "--measure", *flags, "--memory_gb=0.5", "--most_images=8", "--pause=0", "--json"
+    )
+    assert result.returncode == 0, result.stderr
+    record = json.loads(result.stdout)
+    assert json.loads((tmp_path / "runs/plan-measure/measured.json").read_text()) == record
+    (row,) = record["rows"]
+    assert 1 <= row["largest_batch"] < 8
+    assert "images: more than the memory" in result.stderr
+    assert all(len(batch["seconds"]) in (0, 5) for batch in row["batches"])
+    assert 0 < row["measured_bytes"] < 0.5e9 and row["images_per_second_per_core"] > 0
+    assert {"images_per_second.png", "largest_batch.png"} < set(os.listdir("runs/plan-measure"))
+
+
 @pytest.mark.parametrize(
     ("flags", "texts"),
     [
@@ -151,6 +171,17 @@ def test_a_chip_of_a_file(planned, tmp_path):
         (["--throughput=1", "--set=data.name=folder:none"], ["There is no folder"]),
         (["--paper", "--chips=8"], ["--paper plans no run. Leave out --chips"]),
         (["--classes=0"], ["classes"]),
+        (["--measure"], ["fills the memory", "Set --memory_gb"]),
+        (["--measure", "--chips=8"], ["--measure plans no run. Leave out --chips, or --measure"]),
+        (["--measure", "--paper"], ["Leave out --paper"]),
+        (["--paper", "--sizes=64"], ["Leave out --sizes"]),
+        (["--models=ViT-B/32"], ["--models has an effect with --measure only"]),
+        (["--measure", "--memory_gb=0"], ["--memory_gb=0 is not a size"]),
+        (["--measure", "--sizes=64,x"], ["--sizes=64,x is not readable", "such as 64,128"]),
+        (["--measure", "--memory_gb=1", "--models=ViT-X/3"], ["ViT-X/3"]),
+        (["--measure", "--memory_gb=1", "--sizes=16"], ["image_size=(16, 16) is smaller than"]),
+        (["--measure", "--memory_gb=1", f"--models={','.join('a' * 17)}"], ["names 17 models"]),
+        (["--measure", "--set=train.steps=3"], ["--set train.steps has no effect", "model.dtype"]),
         (
             [*L16, "--chip=v5e", "--chips=8"],
             ["does not fit on --chips=8 of TPU v5e", "Set train.accumulate_steps="],

@@ -62,6 +62,14 @@ def losses(workdir):
     return [line["loss"] for line in Workdir(workdir).read_metrics() if "loss" in line]
 
 
+def untimed_metrics(workdir):
+    """The lines of metrics.jsonl without values that depend on time."""
+    return [
+        {k: v for k, v in x.items() if "per_second" not in k and k not in ("data_wait", "time")}
+        for x in Workdir(workdir).read_metrics()
+    ]
+
+
 def cut_short(workdir, path, step):
     """A copy of a run in the state right after the checkpoint of `step`."""
     shutil.copytree(workdir, path)

@@ -1,18 +1,17 @@
 """Memory, times and largest batch of plans against sums by hand, and memory against a real run."""
 
 import dataclasses
-import json
 
 import pytest
 
 from pipelines.cluster.assumptions import Assumptions
 from pipelines.cluster.chips import find_chip
+from pipelines.cluster.measuring import Request, attempt
 from pipelines.cluster.planning import largest_batch, plan
 from pipelines.config import override, recipes
 from pipelines.data import throughput
 from pipelines.errors import UserError
 from tests.pipelines.cluster.chips import CHIP
-from tests.pipelines.process import run_module
 from tests.tolerances import PLANNED_MEMORY
 from vit_tf import cost
 from vit_tf.config.variants import get_variant
@@ -182,11 +181,15 @@ def test_assumptions_that_make_no_sense(values, message):
 @pytest.mark.process
 @pytest.mark.heavy("training")
 @pytest.mark.parametrize("model", ["ViT-S/16", "R26+ViT-S/32", "BiT-R50x1"])
-def test_memory_is_that_of_a_real_run(model, tmp_path):
+def test_memory_is_that_of_a_real_run(model):
     """The peak that two steps of 16 images add to the built model, in a process of its own."""
-    result = run_module(
-        "tests.pipelines.programs.training_peak", model, 16, cwd=tmp_path, cold=True
+    request = Request(
+        assignments=(f"model.name={model}", "model.image_size=224"),
+        images=16,
+        passes="training",
+        timings=0,
+        classes=10,
     )
-    assert result.returncode == 0, result.stderr
-    found = json.loads(result.stdout.splitlines()[-1])
-    assert found["planned"] == pytest.approx(found["measured"], rel=PLANNED_MEMORY), found
+    found = attempt(request)
+    added = found["peak"] - found["built"]
+    assert request.planned(compiled=True)[1] == pytest.approx(added, rel=PLANNED_MEMORY), found

@@ -133,6 +133,7 @@ VALUES = {
     "train.inspect_every": ("5", 5),
     "train.deterministic": ("true", True),
     "train.jit_compile": ("true", True),
+    "train.worker_timeout": ("60", 60.0),
     "train.non_finite": ("rewind", "rewind"),
 }
 # Fields that are valid only together.

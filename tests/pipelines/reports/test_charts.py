@@ -108,7 +108,23 @@ def test_curves_that_cannot_be_drawn_are_refused():
     with pytest.raises(ValueError, match="same first dimension"):
         charts.line_chart({"a": ([0, 1], [0])}, "x", "y")
     with pytest.raises(IndexError):
-        charts.line_chart({str(number): ([0], [0]) for number in range(5)}, "x", "y")
+        charts.line_chart({str(number): ([0], [0]) for number in range(17)}, "x", "y")
+
+
+def test_each_of_many_curves_has_its_own_line():
+    curves = {str(number): ([0, 1], [number, 1]) for number in range(4 * charts.MAX_CURVES)}
+    chart = charts.line_chart(curves, "x", "y")
+    lines = re.findall(r'<path d="M [^"]*" style="(fill: none; stroke[^"]*)"', chart.elements)
+    drawn = [line for line in lines if "var(--s" in line]
+    assert len(set(drawn[: len(curves)])) == len(curves)
+
+
+def test_a_logarithmic_axis():
+    y = [3.0, 400.0, 21.5]
+    chart = charts.line_chart({"a": ([1, 2, 3], y)}, "x", "y", log=True)
+    points, (_, ticks) = _points(chart, 1), _ticks(chart)
+    slope, start = np.polyfit(ticks[:, 0], np.log(ticks[:, 1]), 1)
+    np.testing.assert_allclose(np.exp(slope * points[:, 1] + start), y, rtol=1e-3)
 
 
 def test_heat_maps_have_the_colors_of_their_values():

@@ -167,7 +167,7 @@ def test_a_sweep_that_lost_its_lease_writes_nothing_more(tmp_path, train, monkey
             workdir.mkdir(exist_ok=True)
             yield check
 
-        monkeypatch.setattr(sweep, "only_writer", leased)
+        monkeypatch.setattr(sweep, "written_by_chief", leased)
         train(GOOD)
         with pytest.raises(RunError, match="taken over"):
             sweep.run(plan_of(RATES, seeds=2), path, one_device())

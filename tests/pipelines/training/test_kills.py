@@ -16,7 +16,13 @@ from pipelines.runs.workdir import Workdir
 from pipelines.training.train import train
 from tests import fork_server
 from tests.pipelines.process import ROOT, run_module
-from tests.pipelines.tiny import as_flags, assert_same_weights, one_device, tiny_experiment
+from tests.pipelines.tiny import (
+    as_flags,
+    assert_same_weights,
+    one_device,
+    tiny_experiment,
+    untimed_metrics,
+)
 from tests.pipelines.training.killed_run import MOMENTS
 
 pytestmark = pytest.mark.process
@@ -63,7 +69,7 @@ def test_kills_change_nothing(tmp_path, kills, steps, resumed, patience):
     assert attempts[0]["saving"], attempts
     assert len({attempt["resumed"] for attempt in attempts if attempt["resumed"]}) >= resumed
     assert_same_weights(tmp_path / "killed", tmp_path / "whole")
-    assert _log(tmp_path / "killed") == _log(tmp_path / "whole")
+    assert untimed_metrics(tmp_path / "killed") == untimed_metrics(tmp_path / "whole")
     folders = [sorted(os.listdir(tmp_path / name / "checkpoints")) for name in ("whole", "killed")]
     assert folders[0] == folders[1]
 
@@ -137,14 +143,6 @@ def stopped(command, folder, seconds):
         checkpoints.prefix(run.checkpoints, checkpoints.newest(run.checkpoints)) + ".index"
     )
     return [(process.returncode, ended - saved.st_mtime)]
-
-
-def _log(workdir):
-    """The lines of metrics.jsonl without values that depend on time."""
-    return [
-        {k: v for k, v in x.items() if "per_second" not in k and k not in ("data_wait", "time")}
-        for x in Workdir(workdir).read_metrics()
-    ]
 
 
 @pytest.mark.parametrize(
