@@ -13,6 +13,7 @@ from typing import Any
 import keras
 
 from pipelines.config import Experiment
+from pipelines.config.fields import differences
 from pipelines.data.sources.open import open_source
 from pipelines.evaluation.evaluation_step import EvaluationData
 from pipelines.evaluation.features import FeatureExtractor
@@ -44,7 +45,7 @@ class Training:
     def settings(self) -> dict[str, Any]:
         """What decides the result, as JSON can hold it."""
         start = None if self.start is None else self.start.folder
-        return {"experiment": self.experiment.to_dict(), "start": start}
+        return {"experiment": set_fields(self.experiment), "start": start}
 
     @property
     def folder(self) -> str:
@@ -153,6 +154,11 @@ class FewShotTest:
 
 
 Unit = Training | FewShotTest
+
+
+def set_fields(experiment) -> list[str]:
+    """The fields that are not the default, so that new fields change no folder."""
+    return differences(Experiment().to_dict(), experiment.to_dict())
 
 
 def digest(settings) -> str:

@@ -16,7 +16,7 @@ from pipelines.config import Experiment, override
 from pipelines.config.recipes import get_recipe
 from pipelines.config.recipes.fine_tuning import CHOICES, dropout
 from pipelines.errors import Interrupted, RunError
-from pipelines.replication.units import digest
+from pipelines.replication.units import digest, set_fields
 from pipelines.runs.json_file import read_json
 from pipelines.runs.workdir import Workdir
 from vit_tf.files import storage
@@ -48,7 +48,7 @@ class Command:
     def settings(self) -> dict[str, Any]:
         """What decides the result, as JSON can hold it."""
         start = None if self.start is None else self.start.folder
-        experiment = None if self.experiment is None else self.experiment.to_dict()
+        experiment = None if self.experiment is None else set_fields(self.experiment)
         return {"flags": self.flags, "start": start, "experiment": experiment}
 
     @property
