@@ -34,6 +34,7 @@ COMMANDS = {
     "pipelines.dedup",
     "pipelines.launch",
     "pipelines.plan",
+    "pipelines.paper",
     "pipelines.batch",
     "pipelines.make_tfrecords",
     "pipelines.convert",

@@ -75,7 +75,7 @@ def run(
         _fail(EXIT_USAGE, _unknown_flag(error, values, fields))
     except flags.Error as error:
         _fail(EXIT_USAGE, error)
-    if "list" in values and values.list:
+    if "config" in values and values.list:  # Other commands have a --list of their own.
         _print_and_exit(recipe_list())
     if arguments and positional is None:
         _fail(

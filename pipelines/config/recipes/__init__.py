@@ -6,6 +6,7 @@ from pipelines.config.recipes import (
     augreg,
     bit,
     built_in,
+    comparisons,
     fine_tuning,
     masked_patches,
     pretraining,
@@ -17,7 +18,9 @@ from vit_tf.config.near_names import did_you_mean
 GROUPS = {
     "Data sets in the package, minutes on a CPU": built_in.RECIPES,
     "Pre-training, the paper's table 3": pretraining.RECIPES,
-    "Comparisons in the paper": ablations.RECIPES,
+    "Pre-training without a row in table 3": pretraining.NO_ROW,
+    "Other settings of pre-training in the paper": ablations.RECIPES,
+    "Comparisons by few shots in the paper": comparisons.RECIPES,
     "Self-supervision: masked patch prediction": masked_patches.RECIPES,
     "Fine-tuning, the paper's table 4": fine_tuning.RECIPES,
     "Fine-tuning of ResNets, BiT-HyperRule": bit.RECIPES,

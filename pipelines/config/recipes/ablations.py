@@ -1,4 +1,4 @@
-"""Comparisons of pre-training settings in the paper."""
+"""Other optimizers and regularization of pre-training in the paper."""
 
 import dataclasses
 

@@ -1,6 +1,6 @@
 """Pre-training as in table 3 of the paper (docs/paper.md F.1).
 
-R152x2 with 14 epochs and R200x3 have no row in the table.
+`NO_ROW` are models whose results the paper prints, but which have no row in the table.
 """
 
 from pipelines.config import Data, Experiment, FewShot, Model, Optimizer, Schedule, Train
@@ -63,6 +63,25 @@ def _adam(learning_rate, weight_decay, clip_norm=None):
     )
 
 
+def jft(model: str, epochs: int, learning_rate: float, **fields) -> Experiment:
+    """Returns a pre-training on JFT-300M with the settings that all rows of table 3 share.
+
+    Args:
+        model: one of `vit_tf.list_models()`.
+        epochs: of 303 million images.
+        learning_rate: peak rate.
+        **fields: fields of the model's configuration.
+    """
+    return Experiment(
+        model=pretraining_model(model, **fields),
+        data=JFT_DATA,
+        optimizer=_adam(learning_rate, weight_decay=0.1),
+        schedule=Schedule(warmup_steps=10_000, decay="linear"),
+        train=pretraining_length(epochs, JFT),
+        few_shot=IMAGENET_FEW_SHOT,
+    )
+
+
 def _jft(model, epochs, learning_rate, accuracy, exaflops) -> Experiment:
     """{model} on JFT-300M, {epochs} epochs.
 
@@ -73,14 +92,20 @@ def _jft(model, epochs, learning_rate, accuracy, exaflops) -> Experiment:
     Hardware: not run here; JFT-300M is not public. The paper used TPUv3 ({exaflops} exaFLOPs).
     """
     del accuracy, exaflops  # They are in the docstring only.
-    return Experiment(
-        model=pretraining_model(model),
-        data=JFT_DATA,
-        optimizer=_adam(learning_rate, weight_decay=0.1),
-        schedule=Schedule(warmup_steps=10_000, decay="linear"),
-        train=pretraining_length(epochs, JFT),
-        few_shot=IMAGENET_FEW_SHOT,
-    )
+    return jft(model, epochs, learning_rate)
+
+
+def _jft_without_row(model, epochs, learning_rate, accuracy, exaflops) -> Experiment:
+    """{model} on JFT-300M, {epochs} epochs.
+
+    Source: the paper, table 6. Table 3 has no row for it: the rate of jft_r152x2 is an assumption.
+        {epochs} epochs of 303 million images in batches of 4096. No gradient clipping.
+    Command: python -m pipelines.pretrain --experiment {name} --set data.name=tfrecord:/data/jft
+    Expected: {accuracy} % on ImageNet after fine-tuning (table 6).
+    Hardware: not run here; JFT-300M is not public. The paper used TPUv3 ({exaflops} exaFLOPs).
+    """
+    del accuracy, exaflops
+    return jft(model, epochs, learning_rate)
 
 
 def _imagenet21k(model, epochs, expected) -> Experiment:
@@ -101,6 +126,18 @@ def _imagenet21k(model, epochs, expected) -> Experiment:
         train=pretraining_length(epochs, IMAGENET_21K),
         few_shot=IMAGENET_FEW_SHOT,
     )
+
+
+def _imagenet21k_without_row(model, epochs, accuracy) -> Experiment:
+    """{model} on ImageNet-21k, {epochs} epochs.
+
+    Source: the paper, table 5. Table 3 has no row for it: the values of imagenet21k_vit_l16, with
+        {epochs} epochs of 14 million images in batches of 4096, are an assumption.
+    Command: python -m pipelines.pretrain --experiment {name} --set data.data_dir=/data
+    Expected: {accuracy} % on ImageNet after fine-tuning (table 5).
+    Hardware: not run here. The paper used TPUv3.
+    """
+    return _imagenet21k(model, epochs, accuracy)
 
 
 def imagenet(model, accuracy) -> Experiment:
@@ -159,10 +196,16 @@ _IMAGENET_ROWS = {
     "imagenet_vit_l32": ("ViT-L/32", 66.90),
     "imagenet_vit_l16": ("ViT-L/16", 72.59),
 }
-
+_JFT_WITHOUT_ROW = {
+    "jft_r152x2_14epochs": ("BiT-R152x2", 14, 6e-4, 85.56, 1126),
+    "jft_r200x3_14epochs": ("BiT-R200x3", 14, 6e-4, 87.22, 3306),
+}
 
 RECIPES = (
     one_per_row(_jft, _JFT_ROWS)
     | one_per_row(_imagenet21k, _IMAGENET_21K_ROWS)
     | one_per_row(imagenet, _IMAGENET_ROWS)
+)
+NO_ROW = one_per_row(_jft_without_row, _JFT_WITHOUT_ROW) | one_per_row(
+    _imagenet21k_without_row, {"imagenet21k_vit_h14": ("ViT-H/14", 90, 85.13)}
 )

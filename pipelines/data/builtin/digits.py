@@ -2,8 +2,8 @@
 
 scikit-learn contains 1,797 digits of 8 x 8 pixels (Alpaydin and Kaynak, UCI repository, 1998).
 After this module is imported, `tfds.load("digits")` loads them like any other data set.
-`digits/low` has the same splits without the digits 5 to 9. Prepared files are written to the TFDS
-data directory.
+`digits/low` and `digits/high` have the images of the same splits with the digits 0 to 4, and 5 to
+9. Prepared files are written to the TFDS data directory.
 """
 
 from typing import ClassVar
@@ -18,6 +18,8 @@ from pipelines.data.builtin.offline_builder import OfflineBuilder
 # Images of each digit in the held-out splits. All other images are in the train split.
 _PER_DIGIT = {"test": 30, "validation": 20}
 _SPLITS = ("train", "validation", "test")
+# Configuration -> its digits; their labels count from 0.
+_CLASSES = {"all": range(10), "low": range(5), "high": range(5, 10)}
 _DESCRIPTION = """\
 Handwritten digits, 8 x 8 pixels, from scikit-learn's load_digits. Gray values 0 .. 16 become
 round(value * 255 / 16) in three equal channels. 1,297 train, 200 validation and 300 test images;
@@ -26,10 +28,10 @@ every digit appears 20 times in validation and 30 times in test.
 
 
 class Digits(OfflineBuilder, tfds.core.GeneratorBasedBuilder):
-    """Builder of `digits/all`, the default, and of `digits/low` with the digits 0 to 4.
+    """Builder of `digits/all`, the default, of `digits/low` (0 to 4) and of `digits/high` (5 to 9).
 
     `digits/all` has 1,297 / 200 / 300 train / validation / test images, `digits/low` has 651 / 100
-    / 150.
+    / 150 and `digits/high` 646 / 100 / 150.
     """
 
     VERSION = tfds.core.Version("1.0.0")
@@ -37,6 +39,7 @@ class Digits(OfflineBuilder, tfds.core.GeneratorBasedBuilder):
     BUILDER_CONFIGS: ClassVar = [
         tfds.core.BuilderConfig(name="all", description="All ten digits."),
         tfds.core.BuilderConfig(name="low", description="Digits 0 to 4, same splits."),
+        tfds.core.BuilderConfig(name="high", description="Digits 5 to 9, same splits."),
     ]
 
     def _info(self):
@@ -46,7 +49,7 @@ class Digits(OfflineBuilder, tfds.core.GeneratorBasedBuilder):
             features=tfds.features.FeaturesDict(
                 {
                     "image": tfds.features.Image(shape=(8, 8, 3), encoding_format="png"),
-                    "label": tfds.features.ClassLabel(names=[str(i) for i in range(self._count)]),
+                    "label": tfds.features.ClassLabel(names=[str(i) for i in self._classes]),
                 }
             ),
             supervised_keys=("image", "label"),
@@ -56,9 +59,8 @@ class Digits(OfflineBuilder, tfds.core.GeneratorBasedBuilder):
         )
 
     @property
-    def _count(self):
-        """Number of classes."""
-        return 5 if self.builder_config.name == "low" else 10
+    def _classes(self):
+        return _CLASSES[self.builder_config.name]
 
     def _split_generators(self, dl_manager):
         del dl_manager  # nothing to download
@@ -66,16 +68,17 @@ class Digits(OfflineBuilder, tfds.core.GeneratorBasedBuilder):
 
     def _generate_examples(self, split):
         pixels, labels = _load()
-        for number, index in enumerate(split_indices(split, num_classes=self._count)):
-            yield number, {"image": _to_rgb(pixels[index]), "label": int(labels[index])}
+        for number, index in enumerate(split_indices(split, self._classes)):
+            label = self._classes.index(labels[index])
+            yield number, {"image": _to_rgb(pixels[index]), "label": label}
 
 
-def split_indices(split, num_classes=10):
+def split_indices(split, classes=range(10)):
     """Returns the indices of a split's images in `sklearn.datasets.load_digits`, in stored order.
 
     Args:
         split: "train", "validation" or "test".
-        num_classes: 10, or 5 for the configuration "low".
+        classes: the digits that the configuration has.
 
     Returns:
         int64 array; element i is the index of the image that the pipelines give id i.
@@ -94,7 +97,7 @@ def split_indices(split, num_classes=10):
         "validation": (test, test + validation),
         "train": (test + validation, len(labels)),
     }[split]
-    member = (rank >= first) & (rank < last) & (labels < num_classes)
+    member = (rank >= first) & (rank < last) & np.isin(labels, classes)
     # A second permutation: in the order of the first one, the train split would begin with the
     # classes that reach their 50 held-out images first.
     stored = stateless_random.permutation(len(labels), 0, stateless_random.SPLIT, 1)

@@ -37,8 +37,8 @@ POSITIONS = tuple(
 TEXTURES = ("solid", "stripes", "checks", "dots", "speckles")
 BACKGROUNDS = ("plain", "gradient", "stripes", "clouds", "speckles")
 
-# Radius over image side: of a single shape, and of one of several shapes.
-_ALONE, _TOGETHER = (0.11, 0.28), (0.11, 0.15)
+# Radius over image side: of a single shape, of one of several shapes, and of a large single one.
+_ALONE, _TOGETHER, _LARGE = (0.11, 0.28), (0.11, 0.15), (0.25, 0.45)
 # Distance between a shape and the edge of its cell, in image sides.
 _GAP = 0.012
 # Ranges of change: of the shape's color, of the background's color, and of the background's
@@ -71,7 +71,7 @@ class _Shapes(NamedTuple):
     sin: np.ndarray
 
 
-def draw(first, count, size, *, seed=0, stream=0, single=False):
+def draw(first, count, size, *, seed=0, stream=0, single=False, large=False):
     """Draws images `first` .. `first + count - 1` of a stream.
 
     Args:
@@ -80,6 +80,7 @@ def draw(first, count, size, *, seed=0, stream=0, single=False):
         seed: seed of the data set, 0 .. 2**64 - 1.
         stream: such as the number of a split; different streams have different images.
         single: whether every image holds exactly one shape, as the label "position" needs.
+        large: whether this one shape is large, and anywhere in the image.
 
     Returns:
         uint8 `[count, size, size, 3]`, and the `Attributes`.
@@ -95,9 +96,9 @@ def draw(first, count, size, *, seed=0, stream=0, single=False):
     kind, color = choose(KINDS), choose(COLORS)
     texture, background = choose(TEXTURES), choose(BACKGROUNDS)
     number = choose(COUNTS)
-    if single:
+    if single or large:
         number = np.zeros_like(number)
-    shapes = _place(uniform, number)
+    shapes = _place(uniform, number, large)
     column, row = (np.minimum((center[:, 0] * 3).astype(np.int64), 2) for center in shapes[:2])
     position = 3 * row + column
 
@@ -125,21 +126,22 @@ def _direction(uniform):
     return np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
 
 
-def _place(uniform, number):
+def _place(uniform, number, large):
     """Places the shapes of each image so that they lie inside it and do not overlap.
 
     Each shape gets its own cell of a 3 x 3 grid. The shape of an image with only one shape may be
-    larger than its cell.
+    larger than its cell; a large one has the whole image.
     """
     slots = len(COUNTS)
     cells = np.argsort(np.stack([next(uniform) for _ in range(9)], 1), 1, kind="stable")[:, :slots]
     alone = (number == 0)[:, None]
     draws = np.stack([next(uniform) for _ in range(slots)], 1)
-    radius = np.where(alone, _between(draws, *_ALONE), _between(draws, *_TOGETHER))
+    single = _LARGE if large else _ALONE
+    radius = np.where(alone, _between(draws, *single), _between(draws, *_TOGETHER))
 
     def center(cell):
         third = np.float32(1 / 3)
-        low, high = cell * third, (cell + 1) * third
+        low, high = (cell * 0, cell * 0 + 1) if large else (cell * third, (cell + 1) * third)
         margin = np.where(alone, 0, radius + np.float32(_GAP))
         low, high = np.maximum(low + margin, radius), np.minimum(high - margin, 1 - radius)
         place = np.stack([next(uniform) for _ in range(slots)], 1)

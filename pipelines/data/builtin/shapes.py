@@ -3,6 +3,7 @@
 Names (`tfds.load` accepts them too after this module is imported):
 
     shapes/class                     the label is the kind of shape
+    shapes/class-large               the same with one large shape in each image
     shapes/colour, shapes/count      the label is the color, or the number of shapes
     shapes/position                  the label is the cell of the only shape, in a 3 x 3 grid
     shapes/colour-32x20000           32 x 32 pixels, 20,000 training images
@@ -22,14 +23,16 @@ from pipelines.data.builtin import shape_images
 from pipelines.data.builtin.offline_builder import OfflineBuilder
 from pipelines.errors import DataError
 
+_LARGE = "class-large"
 _LABELS = {
     "class": shape_images.KINDS,
     "colour": tuple(shape_images.COLORS),
     "count": shape_images.COUNTS,
     "position": shape_images.POSITIONS,
+    _LARGE: shape_images.KINDS,
 }
 # Label -> its name in `shape_images.Attributes`, if different.
-_ATTRIBUTES = {"class": "kind", "colour": "color"}
+_ATTRIBUTES = {"class": "kind", _LARGE: "kind", "colour": "color"}
 _STREAMS = {"train": 0, "validation": 1, "test": 2}
 _MIN_SIZE, _MAX_SIZE, _MAX_IMAGES = 16, 512, 10**9
 _CHUNK = 32
@@ -140,5 +143,6 @@ def draw_examples(config, split, first, count):
         seed=config.seed,
         stream=_STREAMS[split],
         single=config.label == "position",
+        large=config.label == _LARGE,
     )
     return images, getattr(attributes, _ATTRIBUTES.get(config.label, config.label))

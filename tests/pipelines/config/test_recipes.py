@@ -1,12 +1,21 @@
 """Every number of a recipe is that of the paper, its code or a later paper of its authors."""
 
+import dataclasses
 import json
 import re
 
 import pytest
 
 from pipelines.config import Experiment, FewShot, override
-from pipelines.config.recipes import GROUPS, RECIPES, ablations, bit, get_recipe, pretraining
+from pipelines.config.recipes import (
+    GROUPS,
+    RECIPES,
+    ablations,
+    bit,
+    comparisons,
+    get_recipe,
+    pretraining,
+)
 from pipelines.config.summary import summary
 from pipelines.data.protocols import vtab
 from tests.checkout import ROOT
@@ -128,11 +137,11 @@ def test_pre_training_is_table_3():
 
 
 def test_few_shot_evaluations_of_pre_training_are_the_protocol():
-    """All recipes of the paper that train from random weights; they turn nothing on."""
+    """All recipes of the paper that train from random weights; comparisons turn them on."""
     names = {name for name in RECIPES if RECIPE[name].init_from is None}
     for name in names - {"digits", "shapes", "mpp_digits"}:
         recipe = RECIPE[name]
-        assert recipe.train.few_shot_every == 0
+        assert recipe.train.few_shot_every == (10_000 if name in comparisons.RECIPES else 0)
         assert recipe.few_shot == FewShot(
             name="imagenet2012",
             train_split="train[:65000]",
@@ -294,6 +303,110 @@ def test_sgd_of_table_7():
     assert set(ablations.RECIPES) == {"regularisation_search", "jft_r50x1_sgd", "jft_r152x2_sgd"}
 
 
+def test_models_without_a_row_have_that_of_their_nearest():
+    table_6 = PUBLISHED["table_6"]["rows"]
+    assert len(pretraining.NO_ROW) == 3
+    for name in ("jft_r152x2_14epochs", "jft_r200x3_14epochs"):
+        recipe, nearest = RECIPE[name], RECIPE["jft_r152x2"]
+        (row,) = [row for row in _named(recipe.model.name, table_6) if row[1] == 14]
+        assert f"Expected: {row[2]:g} %" in _text(name) and f"({row[-1]} exaFLOPs)" in _text(name)
+        assert (recipe.optimizer, recipe.schedule) == (nearest.optimizer, nearest.schedule)
+        assert recipe.train.steps == PUBLISHED["table_3"]["steps"]["JFT_14_epochs"]
+    recipe, nearest = RECIPE["imagenet21k_vit_h14"], RECIPE["imagenet21k_vit_l16"]
+    assert (recipe.optimizer, recipe.schedule, recipe.train, recipe.data) == (
+        *(nearest.optimizer, nearest.schedule, nearest.train, nearest.data),
+    )
+    assert recipe.model.name == "ViT-H/14" and recipe.model.config(10).dropout == 0.1
+    accuracy = PUBLISHED["table_5"]["rows"]["ImageNet-21k"]["ImageNet"][-1]
+    assert f"Expected: {accuracy:g} %" in _text("imagenet21k_vit_h14")
+
+
+def _without(experiment, *names):
+    """The experiment without what a comparison varies, and without its few-shot evaluations."""
+    fields = {k: v for k, v in experiment.model.fields.items() if k not in names}
+    train = dataclasses.replace(experiment.train, few_shot_every=0, keep_best=False)
+    model = dataclasses.replace(experiment.model, fields=fields)
+    return dataclasses.replace(experiment, model=model, train=train)
+
+
+def test_position_embeddings_are_table_8():
+    rows, columns = PUBLISHED["table_8"]["rows"], PUBLISHED["table_8"]["columns"]
+    kinds = {"none": "none", "1d": "learned_1d", "2d": "learned_2d", "relative": "relative"}
+    places = dict(zip(("stem", "every_layer", "every_layer_shared"), columns, strict=True))
+    found = set()
+    for kind, values in rows.items():
+        for (injection, _), value in zip(places.items(), values, strict=True):
+            end = {"stem": "", "every_layer": "_every_layer", "every_layer_shared": "_shared"}
+            name = f"jft_positions_{kind}{end[injection]}"
+            assert (name in RECIPES) == (value is not None)
+            if value is not None:
+                config = RECIPE[name].model.config(10)
+                assert config.position_embedding == kinds[kind]
+                assert config.position_injection == injection
+                assert f"Expected: {100 * value:.3f} %" in _text(name)
+                found.add(_without(RECIPE[name], "position_embedding", "position_injection"))
+    assert found == {RECIPE["jft_vit_b16"]}
+
+
+def test_classifiers_and_axial_models_have_the_settings_of_their_nearest():
+    for name, classifier, rate in (
+        ("jft_classifier_token", "token", 8e-4),
+        ("jft_classifier_gap", "gap", 3e-4),
+        ("jft_classifier_gap_8e4", "gap", 8e-4),
+    ):
+        recipe = RECIPE[name]
+        assert recipe.model.config(10).classifier == classifier
+        assert recipe.optimizer.learning_rate == rate
+        base = dataclasses.replace(
+            recipe, optimizer=dataclasses.replace(recipe.optimizer, learning_rate=8e-4)
+        )
+        assert _without(base, "classifier") == RECIPE["jft_vit_b16"]
+    for name, model, nearest in (
+        ("jft_axial_vit_b32", "Axial-ViT-B/32", "jft_vit_b32"),
+        ("jft_axial_vit_b16", "Axial-ViT-B/16", "jft_vit_b16"),
+        ("jft_axial_r50", "AxialResNet-50L", "jft_r50x1"),
+    ):
+        base = RECIPE[nearest]
+        assert RECIPE[name].model.name == model
+        assert _without(dataclasses.replace(RECIPE[name], model=base.model)) == base
+
+
+def test_shapes_vary_one_size_of_the_base():
+    """Figure 8; the parameters of its base are those that docs/paper.md states."""
+    base = RECIPE["jft_shape_base"].model.config(1)
+    sizes = ("layers", "hidden_size", "mlp_size", "patch_size")
+    assert [getattr(base, size) for size in sizes] == [8, 1024, 2048, 32]
+    for name in comparisons.RECIPES:
+        if match := re.fullmatch(r"jft_shape_(layers|width|mlp|patch)_(\d+)", name):
+            config = RECIPE[name].model.config(1)
+            (changed,) = [x for x in sizes if getattr(config, x) != getattr(base, x)]
+            names = {"width": "hidden_size", "mlp": "mlp_size", "patch": "patch_size"}
+            assert changed == names.get(match[1], match[1])
+            assert getattr(config, changed) == int(match[2])
+            assert config.hidden_size == config.representation_size == 64 * config.heads
+    for name, factor in (("jft_shape_half", 0.5), ("jft_shape_double", 2)):
+        config = RECIPE[name].model.config(1)
+        assert [getattr(config, size) / getattr(base, size) for size in sizes] == [*[factor] * 3, 1]
+
+
+def test_parts_of_jft_are_those_of_figure_4():
+    models = {"vit_s32": "jft_vit_b32", "vit_b32": "jft_vit_b32", "vit_l32": "jft_vit_l32"}
+    models |= {x: f"jft_{x}" for x in ("vit_l16", "r50x1", "r152x2")}
+    for model, nearest in models.items():
+        for millions in (9, 30, 90, 303):
+            recipe, base = RECIPE[f"jft{millions}m_{model}"], RECIPE[nearest]
+            images = round((recipe.data.fraction or 1) * DATA["JFT-300M"][1])
+            assert images == millions * 10**6
+            assert (recipe.data.train_split, recipe.data.eval_split) == ("train", "validation")
+            assert recipe.train.keep_best and recipe.train.best_metric == "evaluation"
+            model_ = recipe.model if model == "vit_s32" else base.model
+            base = dataclasses.replace(base, data=recipe.data, model=model_)
+            assert _without(recipe) == _without(base)
+    config = RECIPE["jft9m_vit_s32"].model.config(1)
+    large = RECIPE["jft9m_vit_b32"].model.config(1)
+    assert 2 * config.hidden_size == large.hidden_size and 2 * config.mlp_size == large.mlp_size
+
+
 def test_the_search_holds_out_what_it_does_not_train_on():
     recipe, base = RECIPE["regularisation_search"], RECIPE["imagenet_vit_b16"]
     assert (recipe.data.train_split, recipe.data.eval_split) == ("train[:99%]", "train[99%:]")
@@ -403,6 +516,12 @@ def test_masked_patch_prediction_is_the_paper_s():
         )
         targets.add(recipe.masking.target)
     assert len(targets) == len(published["targets"]) == 3
+    recipe, base = RECIPE["mpp_imagenet"], RECIPE["mpp_color"]
+    assert recipe.train.steps == published["diminishing_returns_after_steps"]
+    same = {"data": base.data, "train": base.train}
+    assert dataclasses.replace(recipe, **same) == base
+    assert recipe.data == RECIPE["imagenet_vit_b16"].data
+    assert f"Expected: {published['gain_over_scratch_points']} % better" in _text("mpp_imagenet")
     epochs = published["steps"] * published["batch_size"] / DATA["JFT-300M"][1]
     assert round(epochs) == published["epochs_approx"]
     assert f"{published['imagenet_finetune_top1_vit_b16']} %" in _text("mpp_color")

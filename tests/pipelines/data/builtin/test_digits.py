@@ -13,7 +13,11 @@ from pipelines.data.builtin import digits
 from vit_tf.images.decoding import decode_image
 
 SIZES = {"train": 1297, "validation": 200, "test": 300}
-LOW_SIZES = {"train": 651, "validation": 100, "test": 150}
+# Configuration -> its first digit, and the number of its images.
+PARTS = {
+    "low": (0, {"train": 651, "validation": 100, "test": 150}),
+    "high": (5, {"train": 646, "validation": 100, "test": 150}),
+}
 
 
 @pytest.fixture(scope="module")
@@ -67,15 +71,18 @@ def test_stored_order_is_shuffled():
     assert set(labels) == set(range(10))
 
 
-def test_low_has_the_same_splits(stored):
-    low, info = tfds.load("digits/low", as_supervised=True, with_info=True)
-    assert info.features["label"].names == ["0", "1", "2", "3", "4"]
-    for split, dataset in low.items():
+@pytest.mark.parametrize("name", PARTS)
+def test_parts_have_the_same_splits(stored, name):
+    first, sizes = PARTS[name]
+    part, info = tfds.load(f"digits/{name}", as_supervised=True, with_info=True)
+    assert info.features["label"].names == [str(first + label) for label in range(5)]
+    for split, dataset in part.items():
         images, labels = map(np.stack, zip(*tfds.as_numpy(dataset), strict=True))
         all_images, all_labels = stored[split]
-        assert len(labels) == LOW_SIZES[split]
-        np.testing.assert_array_equal(labels, all_labels[all_labels < 5])
-        np.testing.assert_array_equal(images, all_images[all_labels < 5])
+        is_there = all_labels // 5 == first // 5
+        assert len(labels) == sizes[split]
+        np.testing.assert_array_equal(labels + first, all_labels[is_there])
+        np.testing.assert_array_equal(images, all_images[is_there])
 
 
 def test_preparation_is_silent(tmp_path, capfd):

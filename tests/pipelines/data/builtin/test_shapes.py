@@ -131,9 +131,24 @@ def test_color_of_the_shape(plain):
         assert distances.argmin() == color
 
 
-def test_shape_of_the_shape(plain):
+def test_a_large_shape_is_whole_and_anywhere(plain):
+    images, attributes = plain(400, large=True)
+    assert set(attributes.count) == {0}
+    radii, centers = [], []
+    for mask in _masks(images[attributes.kind == shape_images.KINDS.index("circle")]):
+        assert _regions(mask) == 1
+        radii.append(np.sqrt(mask.sum() / np.pi) / 64 / 0.9)  # A circle fills 0.9 of its radius.
+        centers.append([places.mean() / 64 for places in np.nonzero(mask)])
+    assert 0.24 < min(radii) < 0.3 and 0.4 < max(radii) < 0.46
+    for radius, center in zip(radii, centers, strict=True):
+        assert all(radius * 0.9 - 0.02 < x < 1 - radius * 0.9 + 0.02 for x in center)
+    assert np.ptp(centers, axis=0).min() > 0.25
+
+
+@pytest.mark.parametrize("option", ["single", "large"])
+def test_shape_of_the_shape(plain, option):
     """Area, and area of the smallest enclosing circle, distinguish most kinds."""
-    images, attributes = plain(160, single=True)
+    images, attributes = plain(160, **{option: True})
     for mask, kind in zip(_masks(images), attributes.kind, strict=True):
         rows, columns = np.nonzero(mask)
         points = np.stack([rows, columns], 1)
@@ -177,6 +192,7 @@ def test_any_size(size):
         ("colour", tuple(shape_images.COLORS)),
         ("count", ("1", "2", "3", "4", "5")),
         ("position", shape_images.POSITIONS),
+        ("class-large", shape_images.KINDS),
     ],
 )
 def test_data_set(name, labels, tmp_path):

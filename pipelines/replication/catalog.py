@@ -1,0 +1,146 @@
+"""The studies by name, and the tables and figures whose question they ask."""
+
+import dataclasses
+import functools
+
+from pipelines.errors import UserError
+from pipelines.replication.full import results
+from pipelines.replication.full.parts import FULL
+from pipelines.replication.study import Study
+from pipelines.replication.toy.classifiers import CLASSIFIERS
+from pipelines.replication.toy.data_size import DATA_SIZE
+from pipelines.replication.toy.few_labels import FEW_LABELS
+from pipelines.replication.toy.gates import GATES
+from pipelines.replication.toy.positions import POSITIONS
+from pipelines.reports.text_table import aligned
+from vit_tf.config.near_names import did_you_mean
+
+TOYS = {toy.name: toy for toy in (GATES, POSITIONS, FEW_LABELS, DATA_SIZE, CLASSIFIERS)}
+ALL = "all"
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A table, a figure or a section of the paper.
+
+    Attributes:
+        title: what it shows.
+        finding: what the paper concludes from it.
+        nearest: what comes nearest where no study at toy scale asks the same question; "" if one
+            does.
+        instead: the command that shows it at full scale; "" if `FULL` has its commands.
+    """
+
+    title: str
+    finding: str
+    nearest: str = ""
+    instead: str = ""
+
+
+_SUITES = "pipelines.sweep --suite fine-tunes any model on data of the paper"
+_INSPECT = "pipelines.inspect shows it of any model, also of those that the studies train"
+_DATA = "E3 asks about the number of images"
+PARTS = {
+    "table2": Part(
+        "ViT against BiT and Noisy Student", "ViT-H/14 is ahead at a quarter of the cost", _SUITES
+    ),
+    "table5": Part("accuracy by the data of pre-training", "more data, better models", _DATA),
+    "table6": Part("accuracy and cost of 18 models", "ViTs need less computation", _DATA),
+    "table7": Part("Adam and SGD for ResNets", "Adam is better, but for ImageNet itself", _SUITES),
+    "table8": Part("position embeddings", "without them it is worst; which one matters little"),
+    "table9": Part("19 tasks of VTAB", "larger models and more data are better", _SUITES),
+    "section4.6": Part(
+        "masked patches",
+        "they help, but less than pre-training with labels",
+        instead="the recipes mpp_* of pipelines.pretrain",
+    ),
+    "figure2": Part("VTAB by groups of tasks", "ViT-H/14 is ahead in all but one", _SUITES),
+    "figure3": Part("ImageNet by the data of pre-training", "large models need much data"),
+    "figure4": Part("few shots by the number of images", "ResNets are ahead with few of them"),
+    "figure5": Part("accuracy against cost", "ViTs need less computation", _DATA),
+    "figure6": Part("attention to the image", "it attends to what matters", _INSPECT, _INSPECT),
+    "figure7": Part(
+        "filters, positions, distances", "some early heads look far", _INSPECT, _INSPECT
+    ),
+    "figure8": Part("shapes of a ViT", "depth helps most, width least", _DATA),
+    "figure9": Part("class token or mean", "equal, if each has its own rate"),
+    "figure10": Part(
+        "positions by other settings", "their pattern depends on them", _INSPECT, _INSPECT
+    ),
+    "figure11": Part("attention distance", "it grows with depth", _INSPECT, _INSPECT),
+    "figure12": Part(
+        "speed and largest batch",
+        "ViTs are about as fast as ResNets",
+        "pipelines.plan says what a model takes of a chip",
+        "pipelines.plan says what a model takes of a chip",
+    ),
+    "figure13": Part("axial models", "better for the same steps, slower", _DATA),
+    "figure14": Part("attention to more images", "as figure 6", _INSPECT, _INSPECT),
+}
+
+
+def choose(name, scale="toy") -> list[Study]:
+    """The studies that `--run` names; None means those of the default run.
+
+    Raises:
+        UserError: for an unknown name, and for a part of the paper that has none.
+    """
+    if name is not None and name not in (*TOYS, *PARTS, ALL):
+        hint = did_you_mean(name, [*TOYS, *PARTS, ALL]) or " --list prints the names."
+        raise UserError(f"--run={name} is unknown.{hint}")
+    if scale == "full":
+        return _full(name)
+    if name is None:
+        return [toy for toy in TOYS.values() if toy.default]
+    if name in (*TOYS, ALL):
+        return [toy for toy in TOYS.values() if name in (toy.name, ALL)]
+    found = [toy for toy in TOYS.values() if name in toy.paper]
+    if not found:
+        raise UserError(f"{name} has no study at toy scale: {PARTS[name].nearest}.")
+    return found
+
+
+def _full(name):
+    if name is None or name in TOYS:
+        raise UserError(
+            f"--scale=full runs a table or figure. Name one with --run, such as --run {'table5'}."
+        )
+    if name == ALL:
+        return [_study(part) for part in FULL]
+    if name not in FULL:
+        raise UserError(f"{name} is not run: {PARTS[name].instead}.")
+    return [_study(name)]
+
+
+def _study(name):
+    part = PARTS[name]
+    return Study(
+        name=name,
+        title=part.title,
+        paper=(name,),
+        question=f"Does it show here: {part.finding}?",
+        setup="The commands of this project with the paper's settings; a number is that of the "
+        "last evaluation.",
+        run=functools.partial(results.run, name=name),
+    )
+
+
+def describe() -> list[str]:
+    """Lines about all studies, and about the parts of the paper."""
+    rows = [["", "at toy scale", "minutes", "", "asks the question of"]]
+    rows += [
+        [
+            toy.name,
+            toy.title,
+            f"{toy.minutes:g}",
+            "default" if toy.default else "",
+            ", ".join(toy.paper) or "none: it checks the others",
+        ]
+        for toy in TOYS.values()
+    ]
+    parts = [["", "in the paper", "at toy scale", "at full scale"]]
+    for name, part in PARTS.items():
+        own = ", ".join(toy.name for toy in TOYS.values() if name in toy.paper)
+        full = "here" if name in FULL else part.instead
+        parts.append([name, f"{part.title}: {part.finding}", own or part.nearest, full])
+    return [*aligned(rows), "", *aligned(parts)]

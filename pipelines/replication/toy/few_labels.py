@@ -1,0 +1,176 @@
+"""E2: pre-training with labels or by masked patches, when labels are few (section 4.6)."""
+
+from pipelines.config import override
+from pipelines.replication.findings import Cell, Claim, Findings, Reading, Table, cell, points
+from pipelines.replication.study import Study, pick, seeded, settings, slug
+from pipelines.replication.units import FewShotTest, Training
+
+SEEDS = (0, 1, 2, 3, 4)
+SHOTS = (1, 5, 10)
+_RATES = (5e-4, 1e-3, 2e-3)
+SCRATCH = "scratch"
+_COMMON = (
+    "model.classifier=gap",
+    "model.dropout=0",
+    "optimizer.weight_decay=0.05",
+    "data.flip=false",
+)
+# Digits 5 to 9, all images of which pre-training may see.
+_PRETRAINED = settings(
+    *_COMMON,
+    "data.name=digits/high",
+    "data.train_split=train+validation",
+    "data.eval_split=test",
+    "train.steps=600",
+    "schedule.warmup_steps=50",
+)
+WAYS = {
+    "labels": _PRETRAINED,
+    "masked patches": override(_PRETRAINED, ["task=masked_patches", "masking.target=pixels"]),
+}
+# Digits 0 to 4: labels come from one half of the training images; tests read the other.
+POOL, TEST, HELD_OUT = "train[:50%]", "train[50%:]+test", "validation"
+_TUNED = settings(
+    *_COMMON,
+    "data.name=digits/low",
+    f"data.train_split={POOL}",
+    "train.steps=100",
+    "train.batch_size=32",
+    "schedule.warmup_steps=10",
+)
+
+
+def pretrained(way) -> list[Training]:
+    """The pre-trainings of a way, one for each seed."""
+    return seeded(f"few_labels/pretrained_by_{slug(way)}", WAYS[way], SEEDS)
+
+
+def _run(lab):
+    starts: dict[str, list[Training] | None] = {SCRATCH: None}
+    starts |= {way: pretrained(way) for way in WAYS}
+    tried = {
+        way: [
+            Training(
+                name=f"few_labels/{slug(way)},rate={rate:g}",
+                experiment=_tuning(rate, 5, 0, HELD_OUT),
+                start=start[0] if start else None,
+            )
+            for rate in _RATES
+        ]
+        for way, start in starts.items()
+    }
+    best = {way: _RATES[index] for way, index in pick(lab, tried).items()}
+    tuned = {
+        way: [cell(units, lab.results(units)) for units in _tunings(way, start, best[way])]
+        for way, start in starts.items()
+    }
+    frozen = {way: _few_shot(lab, way, start) for way, start in starts.items()}
+    columns = list(SHOTS)
+    tables = [
+        Table(title=title, columns=columns, rows=rows, reference=SCRATCH, curve=curve)
+        for title, rows, curve in (
+            ("few-shot accuracy of frozen features", frozen, "labels of each class"),
+            ("accuracy after fine-tuning", tuned, "labels of each class"),
+        )
+    ]
+    notes = [
+        "rates of fine-tuning, picked with 5 labels on the validation split: "
+        + ", ".join(f"{way} {rate:g}" for way, rate in best.items())
+    ]
+    return Findings(tables, _claims(tables), notes)
+
+
+def _claims(tables):
+    claims, at = [], SHOTS.index(5)
+    for table in tables:
+        for way in WAYS:
+            found = table.difference(way, at)
+            claims.append(
+                Claim(
+                    f"{way}: {table.title} with 5 labels of each class is above scratch",
+                    found.shows and found.mean > 0,
+                    points(found),
+                    must=True,
+                )
+            )
+    for table in tables:
+        means = {way: table.cell(way, at).mean for way in WAYS}
+        numbers = ", ".join(f"{way} {mean:.1%}" for way, mean in means.items())
+        claims.append(Claim(f"labels against masked patches, {table.title}", None, numbers))
+    return claims
+
+
+def _tunings(way, start, rate):
+    """For each number of labels, the fine-tunings with all seeds."""
+    for shots in SHOTS:
+        yield [
+            Training(
+                name=f"few_labels/{slug(way)},labels={shots},seed={seed}",
+                experiment=_tuning(rate, shots, seed, TEST),
+                start=start[place] if start else None,
+            )
+            for place, seed in enumerate(SEEDS)
+        ]
+
+
+def _tuning(rate, shots, seed, tested):
+    return override(
+        _TUNED,
+        [
+            f"optimizer.learning_rate={rate}",
+            f"data.per_class={shots}",
+            f"data.subset_seed={seed}",
+            f"seed={seed}",
+            f"data.eval_split={tested}",
+        ],
+    )
+
+
+def _few_shot(lab, way, start):
+    """The few-shot cells of a way; of scratch, those of random weights."""
+    if start is None:
+        # One step at a vanishing rate leaves the weights random.
+        untrained = override(
+            _PRETRAINED,
+            ["train.steps=1", "schedule.warmup_steps=0", "optimizer.learning_rate=1e-12"],
+        )
+        start = seeded("few_labels/untrained", untrained, SEEDS)
+    units = [
+        FewShotTest(
+            of=training,
+            data="digits/low",
+            train_split=POOL,
+            test_split=TEST,
+            shots=SHOTS,
+            seeds=(training.experiment.seed,),
+        )
+        for training in start
+    ]
+    found = lab.results(units)
+    return [
+        Cell(
+            tuple(
+                Reading(unit.folder, key, result[key])
+                for unit, result in zip(units, found, strict=True)
+                for key in [unit.key(shots, unit.seeds[0])]
+            )
+        )
+        for shots in SHOTS
+    ]
+
+
+FEW_LABELS = Study(
+    name="E2",
+    title="pre-training when labels are few",
+    paper=("section4.6",),
+    question="Does pre-training with labels, or without them by masked patches, help where labels "
+    "are few?",
+    setup="A small ViT is pre-trained for 600 steps on digits 5 to 9, with their labels or by "
+    "masked patches of the same images, or not at all. Then digits 0 to 4, with 1, 5 and 10 labels "
+    "of each class: ridge regression on frozen features (L2 of 0.2 times the number of examples), "
+    "and fine-tuning of all weights for 100 steps at the best of three rates. Five seeds of "
+    "weights, order and labels; differences are paired by seed.",
+    minutes=15,
+    run=_run,
+    default=True,
+)

@@ -1,0 +1,64 @@
+"""E1: position embeddings (the paper's table 8)."""
+
+from pipelines.config import override
+from pipelines.replication.findings import Claim, Findings, Table, cell, points
+from pipelines.replication.study import Study, settings, tune
+
+_ARMS = {"none": "none", "1-D": "learned_1d", "2-D": "learned_2d", "relative": "relative"}
+_RATES = (1e-3, 2e-3, 4e-3)
+_SEEDS = (0, 1, 2)
+_BASE = settings(
+    "model.classifier=gap",
+    "model.dropout=0",
+    "optimizer.weight_decay=0.05",
+    "data.flip=false",
+    "train.steps=500",
+    "schedule.warmup_steps=50",
+)
+_HELD_OUT = ("data.train_split=train", "data.eval_split=validation")
+_TESTED = ("data.train_split=train+validation", "data.eval_split=test")
+
+
+def _run(lab):
+    arms = {
+        name: override(_BASE, [f"model.position_embedding={embedding}"])
+        for name, embedding in _ARMS.items()
+    }
+    tuned = tune(lab, "positions", arms, _RATES, _SEEDS, _HELD_OUT, _TESTED)
+    rows = {name: [cell(units, lab.results(units))] for name, units in tuned.units.items()}
+    table = Table(title="test accuracy", columns=["accuracy"], rows=rows, reference="none")
+    found = {name: table.difference(name, 0) for name in _ARMS if name != "none"}
+    gains = "; ".join(f"{name} {points(each)}" for name, each in found.items())
+    learned = [table.cell(name, 0).mean for name in found]
+    return Findings(
+        [table],
+        [
+            Claim(
+                "without positions it is clearly worst",
+                all(each.shows and each.mean > 0 for each in found.values()),
+                f"against none: {gains}",
+                must=True,
+            ),
+            Claim(
+                "the others tie",
+                None,
+                f"{max(learned) - min(learned):.1%} between the best and the worst of them",
+            ),
+        ],
+        [str(tuned)],
+    )
+
+
+POSITIONS = Study(
+    name="E1",
+    title="position embeddings",
+    paper=("table8",),
+    question="Does a ViT need to know where its patches are, and does it matter how it is told?",
+    setup="Digits at 16 x 16 pixels, patches of 4, width 64, 4 layers, the mean of the patches, "
+    "500 steps of 64. For each embedding the best of three rates by the validation split; then "
+    "three seeds on the training and validation images, tested on 300 others. Differences are "
+    "paired by seed.",
+    minutes=12,
+    run=_run,
+    default=True,
+)
