@@ -6,6 +6,7 @@ from absl import flags
 
 from pipelines.cli import command, request, shared_flags
 from pipelines.cli.output import print_json
+from pipelines.errors import UserError
 
 DESCRIPTION = """Asks the questions of the paper's tables and figures with small models on the data
 sets of the package, in minutes: is a ViT without positions worse, does pre-training help where
@@ -69,9 +70,22 @@ def main(values, arguments):
     if values.report:
         print(session.rewrite(workdir))
         return
-    records = session.run(studies, workdir, request.strategy(values))
+    records = session.run(studies, workdir, _devices(values))
     if values.json:
         print_json(records)
+
+
+def _devices(values):
+    """The strategy of this process, or at full scale the flags of the commands."""
+    if values.scale == "full":
+        given = [name for name in shared_flags.DEVICE_FLAGS if values[name].present]
+        return [f"--{name}={values[name].value}" for name in given]
+    if values.strategy == "multi_worker":
+        raise UserError(
+            "Studies at toy scale run in one process each. Leave out --strategy=multi_worker; "
+            "several processes may share a --workdir."
+        )
+    return request.strategy(values)
 
 
 if __name__ == "__main__":

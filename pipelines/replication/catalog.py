@@ -39,6 +39,7 @@ class Part:
 
 _SUITES = "pipelines.sweep --suite fine-tunes any model on data of the paper"
 _INSPECT = "pipelines.inspect shows it of any model, also of those that the studies train"
+_MEASURE = "pipelines.plan --measure is its search, on the devices of this machine"
 _DATA = "E3 asks about the number of images"
 PARTS = {
     "table2": Part(
@@ -71,8 +72,8 @@ PARTS = {
     "figure12": Part(
         "speed and largest batch",
         "ViTs are about as fast as ResNets",
-        "pipelines.plan says what a model takes of a chip",
-        "pipelines.plan says what a model takes of a chip",
+        _MEASURE,
+        _MEASURE,
     ),
     "figure13": Part("axial models", "better for the same steps, slower", _DATA),
     "figure14": Part("attention to more images", "as figure 6", _INSPECT, _INSPECT),

@@ -43,13 +43,13 @@ class Lab:
 
     Args:
         root: the folder of all units.
-        strategy: the `tf.distribute.Strategy` to train and evaluate with.
+        devices: what units run on: a `tf.distribute.Strategy`, or the flags of commands.
         expected: what each experiment takes by name, for the time left.
     """
 
-    def __init__(self, root, strategy, expected: Mapping[str, Expected]):
+    def __init__(self, root, devices, expected: Mapping[str, Expected]):
         self.root = storage.normal(root)
-        self._strategy, self._expected = strategy, expected
+        self._devices, self._expected = devices, expected
         self._name = ""
         self._finished = {name: set() for name in expected}
         self._announced = set()
@@ -104,7 +104,7 @@ class Lab:
 
     def _run_now(self, unit):
         begin, folder = time.perf_counter(), os.path.join(self.root, unit.folder)
-        result = unit.run(self.root, self._strategy)
+        result = unit.run(self.root, self._devices)
         seconds = time.perf_counter() - begin
         write_json(os.path.join(folder, UNIT), {"settings": unit.settings, "seconds": seconds})
         write_json(os.path.join(folder, RESULT), result)

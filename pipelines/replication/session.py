@@ -38,13 +38,13 @@ def listed(study: Study) -> Listing:
     return listing
 
 
-def run(studies: Sequence[Study], path, strategy) -> dict:
+def run(studies: Sequence[Study], path, devices) -> dict:
     """Runs experiments, or what is left of them, and writes their pages.
 
     Args:
         studies: the experiments.
         path: the folder; created if missing. Other processes may run experiments there too.
-        strategy: where to train and evaluate.
+        devices: see `Lab`.
 
     Returns:
         `{name: the record of the experiment}`, see `report.make_record`.
@@ -61,7 +61,7 @@ def run(studies: Sequence[Study], path, strategy) -> dict:
     }
     with interruptible(), no_retracing_warnings():
         _begin(path)
-        lab = Lab(os.path.join(path, _UNITS), strategy, expected)
+        lab = Lab(os.path.join(path, _UNITS), devices, expected)
         for study in studies:
             lab.begin(study.name)
             findings = study.run(lab)

@@ -97,15 +97,24 @@ class Command:
         """A result with the keys of a real one."""
         return {}
 
-    def run(self, root, strategy) -> dict:
+    def run(self, root, devices) -> dict:
         """Runs it in a process of its own; returns its numbers.
+
+        Args:
+            root: the folder of all units.
+            devices: flags of the devices to run on, such as ("--strategy=tpu",).
 
         Raises:
             Interrupted: if the command was interrupted.
             RunError: if it failed; it has said why.
         """
-        del strategy  # The command chooses its devices.
-        command = [sys.executable, "-m", f"pipelines.{self.module}", *self.arguments(root)]
+        command = [
+            sys.executable,
+            "-m",
+            f"pipelines.{self.module}",
+            *self.arguments(root),
+            *devices,
+        ]
         output = subprocess.PIPE if self.module == "evaluate" else None
         with subprocess.Popen(command, stdout=output, text=True) as process:
             try:

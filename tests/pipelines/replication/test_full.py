@@ -144,7 +144,7 @@ def test_a_small_table_runs_and_is_read(tmp_path, monkeypatch):
         paper={"x": [10.0, 20.0, None]},
     )
     monkeypatch.setitem(parts.FULL, "small", lambda: [grid])
-    lab = Lab(tmp_path, None, {"small": Expected(3, None)})
+    lab = Lab(tmp_path, ["--strategy=one_device"], {"small": Expected(3, None)})
     lab.begin("small")
     findings = results.run(lab, "small")
     pretraining, sweep, evaluation = (cell.mean for cell in findings.tables[0].rows["x"])
