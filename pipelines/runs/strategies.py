@@ -166,7 +166,11 @@ def _within(seconds, function):
 
 def is_tpu(strategy) -> bool:
     """Whether the replicas of a strategy are cores of TPUs."""
-    return strategy.extended.worker_devices[0].split(":")[-2] == "TPU"
+    try:
+        device = strategy.extended.worker_devices[0]
+    except RuntimeError:  # TensorFlow's default strategy names no devices.
+        return False
+    return device.split(":")[-2] == "TPU"
 
 
 def file_device(strategy) -> str | None:
