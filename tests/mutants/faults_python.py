@@ -242,7 +242,7 @@ PYTHON = (
     Fault(
         "pipelines/cli/command.py",
         "wrong exit code",
-        "_end(EXIT_SIGINT)",
+        "_end(EXIT_SIGINT, interrupted)",
         "_end(EXIT_INTERRUPTED)",
     ),
 )

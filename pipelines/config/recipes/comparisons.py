@@ -21,7 +21,7 @@ def _in_loop(experiment, **train) -> Experiment:
 
 
 def _positions(embedding, injection, accuracy) -> Experiment:
-    """Position embedding {embedding} at {injection}: ViT-B/16 on JFT-300M.
+    """Positions {embedding} at {injection}: ViT-B/16 on JFT-300M.
 
     Source: the paper, appendix D.4. It states no rate and no length: those of jft_vit_b16, 7 epochs
         of 303 million images, are an assumption.

@@ -372,7 +372,7 @@ def test_classifiers_and_axial_models_have_the_settings_of_their_nearest():
 
 
 def test_shapes_vary_one_size_of_the_base():
-    """Figure 8; the parameters of its base are those that docs/paper.md states."""
+    """Figure 8; the parameters of its base are those that docs/paper.md D.3 states."""
     base = RECIPE["jft_shape_base"].model.config(1)
     sizes = ("layers", "hidden_size", "mlp_size", "patch_size")
     assert [getattr(base, size) for size in sizes] == [8, 1024, 2048, 32]

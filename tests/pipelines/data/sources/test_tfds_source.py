@@ -169,7 +169,7 @@ def test_digits_source():
     assert source.labels == ("0", "1", "2", "3", "4")
     images = [tf.io.decode_png(image)[..., 0] for image in source.read(range(100)).images]
     pixels, _ = digits._load()
-    np.testing.assert_array_equal(images, pixels[digits.split_indices("validation", 5)])
+    np.testing.assert_array_equal(images, pixels[digits.split_indices("validation", range(5))])
 
 
 def test_manifest_is_json():
