@@ -1,6 +1,7 @@
 """Workers agree, and the end of one is the end of all; here they are threads."""
 
 import concurrent.futures
+import contextlib
 import socket
 import threading
 import time
@@ -33,10 +34,14 @@ def groups():
         return made
 
     yield make
+    links = [link for group in made for link in group._links.values()]
     for group in made:
         group._is_over = True
-        for link in group._links.values():
-            link._connection.close()
+    for link in links:
+        with contextlib.suppress(OSError):  # A test has closed it.
+            link._connection.shutdown(socket.SHUT_RDWR)  # Wakes the thread that reads.
+    for link in links:
+        link.close()
 
 
 def together(groups, *functions):
