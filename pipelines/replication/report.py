@@ -172,7 +172,8 @@ def _shown(table: Table, runs):
 
 
 def _explained(table: Table):
-    count = max(len(cell.readings) for row in table.rows.values() for cell in row if cell)
+    cells = [cell for row in table.rows.values() for cell in row if cell]
+    count = max((len(cell.readings) for cell in cells), default=0)
     words = f"Mean over {counted(count, 'seed')}" + (
         ", ± half of its 95 % interval (Student)." if count > 1 else "."
     )
