@@ -32,12 +32,15 @@ def pretraining_model(name: str, head_bias: float = -10.0, **fields) -> Model:
     """Returns a model at 224 x 224 with a bias for the sigmoid loss (docs/paper.md A.9).
 
     Args:
-        name: one of `vit_tf.list_models()`. A ViT or hybrid gets pre-logits of its hidden size.
+        name: one of `vit_tf.list_models()`. A ViT or hybrid with a class token gets pre-logits of its
+            hidden size; the head of the mean of the patches is linear (docs/paper.md A.9).
         head_bias: initial bias of the head.
         **fields: further fields of the model's configuration.
     """
-    hidden_size = getattr(get_variant(name), "hidden_size", None)
-    if hidden_size is not None:
+    variant = get_variant(name)
+    hidden_size = getattr(variant, "hidden_size", None)
+    classifier = fields.get("classifier", getattr(variant, "classifier", None))
+    if hidden_size is not None and classifier == "token":
         fields = {"representation_size": hidden_size} | fields
     return Model(name=name, image_size=(224, 224), fields={"head_bias": head_bias} | fields)
 

@@ -355,12 +355,15 @@ def test_classifiers_and_axial_models_have_the_settings_of_their_nearest():
         ("jft_classifier_gap_8e4", "gap", 8e-4),
     ):
         recipe = RECIPE[name]
-        assert recipe.model.config(10).classifier == classifier
+        config = recipe.model.config(10)
+        assert config.classifier == classifier
+        assert config.representation_size == (768 if classifier == "token" else None)
         assert recipe.optimizer.learning_rate == rate
         base = dataclasses.replace(
             recipe, optimizer=dataclasses.replace(recipe.optimizer, learning_rate=8e-4)
         )
-        assert _without(base, "classifier") == RECIPE["jft_vit_b16"]
+        names = ("classifier", "representation_size")
+        assert _without(base, *names) == _without(RECIPE["jft_vit_b16"], *names)
     for name, model, nearest in (
         ("jft_axial_vit_b32", "Axial-ViT-B/32", "jft_vit_b32"),
         ("jft_axial_vit_b16", "Axial-ViT-B/16", "jft_vit_b16"),
@@ -368,6 +371,7 @@ def test_classifiers_and_axial_models_have_the_settings_of_their_nearest():
     ):
         base = RECIPE[nearest]
         assert RECIPE[name].model.name == model
+        assert getattr(RECIPE[name].model.config(10), "representation_size", None) is None
         assert _without(dataclasses.replace(RECIPE[name], model=base.model)) == base
 
 
