@@ -39,7 +39,7 @@ def define(values):
         "With full, the commands of a table or figure with the paper's models and data.",
         **own,
     )
-    flags.DEFINE_string("chip", "v3", "The chip of --dry_run at full scale, as for plan.", **own)
+    flags.DEFINE_string("chip", "v3", "The chips of --scale=full, as for plan.", **own)
     flags.DEFINE_integer("chips", 128, "Their number.", lower_bound=1, **own)
     flags.DEFINE_bool("dry_run", False, "Print the runs of the experiments, and end.", **own)
     flags.DEFINE_bool(
@@ -55,6 +55,11 @@ def main(values, arguments):
     if values.list:
         print("\n".join(catalog.describe()))
         return
+    if values.strategy == "multi_worker":
+        raise UserError(
+            "paper runs in one process, or several that share a --workdir. Leave out "
+            "--strategy=multi_worker; start the lines of --scale=full --dry_run on each machine."
+        )
     studies = catalog.choose(values.run, values.scale)
     from pipelines.replication import session
     from pipelines.replication.full import plans
@@ -62,7 +67,8 @@ def main(values, arguments):
     workdir = values.workdir or os.path.join("runs", "paper")
     if values.dry_run:
         if values.scale == "full":
-            lines = [plans.describe(study.name, values.chip, values.chips) for study in studies]
+            root = session.units_folder(workdir)
+            lines = [plans.describe(study.name, root, _target(values)) for study in studies]
         else:
             lines = [session.describe(studies)]
         print("\n\n".join("\n".join(each) for each in lines))
@@ -76,16 +82,16 @@ def main(values, arguments):
 
 
 def _devices(values):
-    """The strategy of this process, or at full scale the flags of the commands."""
-    if values.scale == "full":
-        given = [name for name in shared_flags.DEVICE_FLAGS if values[name].present]
-        return [f"--{name}={values[name].value}" for name in given]
-    if values.strategy == "multi_worker":
-        raise UserError(
-            "Studies at toy scale run in one process each. Leave out --strategy=multi_worker; "
-            "several processes may share a --workdir."
-        )
-    return request.strategy(values)
+    """What units run on: the strategy of this process, or the target of commands."""
+    return _target(values) if values.scale == "full" else request.strategy(values)
+
+
+def _target(values):
+    from pipelines.replication.full.plans import Target
+
+    given = [name for name in shared_flags.DEVICE_FLAGS if values[name].present]
+    devices = tuple(f"--{name}={values[name].value}" for name in given)
+    return Target(values.chip, values.chips, devices)
 
 
 if __name__ == "__main__":

@@ -41,11 +41,6 @@ class Cell:
         return statistics.fmean(self.values)
 
     @property
-    def deviation(self) -> float | None:
-        """Their sample standard deviation; None for a single one."""
-        return statistics.stdev(self.values) if len(self.readings) > 1 else None
-
-    @property
     def half_interval(self) -> float | None:
         """Half of the 95 % interval of the mean (Student); None for a single reading."""
         return half_interval(self.values)
@@ -71,7 +66,7 @@ class Difference:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Table:
-    """Rows of cells.
+    """Rows of cells, whose values are fractions.
 
     Attributes:
         title: what the numbers are.
@@ -79,7 +74,6 @@ class Table:
         rows: name -> a cell for each column; None where there is no number.
         reference: the row that the others are compared with, or None.
         curve: name of the axis if the columns are numbers of a curve for each row; None: no chart.
-        percent: whether the values are fractions that are written as percentages.
         paper: the paper's numbers in percent, by row; None where it prints none.
     """
 
@@ -88,7 +82,6 @@ class Table:
     rows: Mapping[str, Sequence[Cell | None]]
     reference: str | None = None
     curve: str | None = None
-    percent: bool = True
     paper: Mapping[str, Sequence[float | None]] | None = None
 
     def cell(self, row, column) -> Cell:
@@ -98,11 +91,11 @@ class Table:
             raise KeyError(f"{self.title}: there is no number for {row}, column {column}")
         return found
 
-    def difference(self, row, column) -> Difference:
-        """The difference of a row to the reference, in a column."""
+    def difference(self, row, column, tests=1) -> Difference:
+        """The difference of a row to the reference, in a column; see `difference`."""
         if self.reference is None:
             raise KeyError(f"{self.title} has no reference")
-        return difference(self.cell(row, column), self.cell(self.reference, column))
+        return difference(self.cell(row, column), self.cell(self.reference, column), tests)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,17 +134,28 @@ def cell(units, results, metric="accuracy") -> Cell:
     )
 
 
-def difference(first: Cell, second: Cell) -> Difference:
-    """First minus second, paired by seed."""
+def difference(first: Cell, second: Cell, tests=1) -> Difference:
+    """First minus second, paired by seed.
+
+    Args:
+        first, second: the cells.
+        tests: number of differences of which any may be the one that shows; the interval is wider
+            for more (Bonferroni).
+    """
     each = [a - b for a, b in zip(first.values, second.values, strict=True)]
-    return Difference(statistics.fmean(each), half_interval(each))
+    return Difference(statistics.fmean(each), half_interval(each, tests))
 
 
-def half_interval(values) -> float | None:
-    """Half of the 95 % interval of a mean by Student's distribution; None for a single value."""
+def half_interval(values, tests=1) -> float | None:
+    """Half of the 95 % interval of a mean by Student's distribution; None for a single value.
+
+    Args:
+        values: the values.
+        tests: see `difference`.
+    """
     if len(values) < 2:
         return None
-    quantile = stats.t.ppf((1 + _CONFIDENCE) / 2, len(values) - 1)
+    quantile = stats.t.ppf(1 - (1 - _CONFIDENCE) / (2 * tests), len(values) - 1)
     return float(quantile * statistics.stdev(values) / len(values) ** 0.5)
 
 

@@ -43,7 +43,7 @@ class Lab:
 
     Args:
         root: the folder of all units.
-        devices: what units run on: a `tf.distribute.Strategy`, or the flags of commands.
+        devices: what units run on: a `tf.distribute.Strategy`, or the `plans.Target` of commands.
         expected: what each experiment takes by name, for the time left.
     """
 

@@ -70,7 +70,7 @@ def write_index(path):
     """Writes the page about the experiments whose records are in a folder."""
     records = [
         read_json(os.path.join(path, f"{name}.json"))
-        for name in catalog.TOYS
+        for name in (*catalog.TOYS, *catalog.PARTS)
         if storage.exists(os.path.join(path, f"{name}.json"))
     ]
     judged = [c["shows"] for r in records for c in r["claims"] if c["shows"] is not None]
@@ -148,13 +148,13 @@ def _shown(table: Table, runs):
     header, *rows = _rows(table)
     chart = None
     if table.curve is not None:
-        known = [name for name, row in table.rows.items() if None not in row]
-        places = range(len(table.columns))
-        curves = {
-            name: (list(table.columns), [table.cell(name, x).mean for x in places])
-            for name in known[: charts.MAX_CURVES]
+        points_of = {
+            name: [(x, cell.mean) for x, cell in zip(table.columns, row, strict=True) if cell]
+            for name, row in list(table.rows.items())[: charts.MOST_LINES]
         }
-        chart = charts.line_chart(curves, table.curve, table.title, percent=table.percent)
+        curves = {name: tuple(zip(*each, strict=True)) for name, each in points_of.items() if each}
+        if curves:
+            chart = charts.line_chart(curves, table.curve, table.title, percent=True)
     links = {
         name: list(
             dict.fromkeys(f"{runs}/{r.folder}" for cell in row if cell for r in cell.readings)
@@ -196,8 +196,8 @@ def _rows(table: Table):
             if cell is None:
                 shown.append("-")
                 continue
-            value = _number(cell.mean, cell.half_interval, table.percent)
-            if table.reference not in (None, name) and table.percent:
+            value = _number(cell.mean, cell.half_interval)
+            if table.reference not in (None, name):
                 found = table.difference(name, column)
                 value += f" ({points(found)}{' *' * found.shows})"
             printed = table.paper and table.paper[name][column]
@@ -206,7 +206,6 @@ def _rows(table: Table):
     return rows
 
 
-def _number(mean, half, percent):
-    scale = 100 if percent else 1
-    spread = "" if half is None else f" ± {scale * half:.1f}"
-    return f"{scale * mean:.1f}{spread}" + " %" * percent
+def _number(mean, half):
+    spread = "" if half is None else f" ± {100 * half:.1f}"
+    return f"{100 * mean:.1f}{spread} %"

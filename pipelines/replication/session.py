@@ -61,7 +61,7 @@ def run(studies: Sequence[Study], path, devices) -> dict:
     }
     with interruptible(), no_retracing_warnings():
         _begin(path)
-        lab = Lab(os.path.join(path, _UNITS), devices, expected)
+        lab = Lab(units_folder(path), devices, expected)
         for study in studies:
             lab.begin(study.name)
             findings = study.run(lab)
@@ -81,6 +81,11 @@ def run(studies: Sequence[Study], path, devices) -> dict:
     if broken:
         raise RunError("What must show does not: " + "; ".join(broken) + ".")
     return records
+
+
+def units_folder(path) -> str:
+    """The folder of the units of the studies in a folder."""
+    return os.path.join(storage.normal(path), _UNITS)
 
 
 def rewrite(path) -> str:

@@ -36,6 +36,15 @@ class Study:
     is_gate: bool = False
 
 
+# A ViT without regularization, whose result is the mean of the patches; nothing is mirrored.
+PLAIN = (
+    "model.classifier=gap",
+    "model.dropout=0",
+    "optimizer.weight_decay=0.05",
+    "data.flip=false",
+)
+
+
 def settings(*assignments: str) -> Experiment:
     """The recipe digits with other settings, evaluated once at the end, deterministic."""
     return override(
@@ -51,23 +60,17 @@ def settings(*assignments: str) -> Experiment:
     )
 
 
-def seeded(name, experiment, seeds, start=None) -> list[Training]:
-    """A training for each seed; with starts, from the start of the same seed.
+def seeded(name, experiment, seeds) -> list[Training]:
+    """A training for each seed.
 
     Args:
         name: of all of them.
         experiment: the `Experiment`; its seed is replaced.
         seeds: the seeds.
-        start: None, or a training for each seed.
     """
-    starts = [None] * len(seeds) if start is None else start
     return [
-        Training(
-            name=f"{name},seed={seed}",
-            experiment=dataclasses.replace(experiment, seed=seed),
-            start=begin,
-        )
-        for seed, begin in zip(seeds, starts, strict=True)
+        Training(name=f"{name},seed={seed}", experiment=dataclasses.replace(experiment, seed=seed))
+        for seed in seeds
     ]
 
 
@@ -90,34 +93,15 @@ def pick(lab, arms: Mapping[str, Sequence[Training]]) -> dict[str, int]:
     }
 
 
-@dataclasses.dataclass(frozen=True)
-class Tuned:
-    """Trainings at the best rate of each arm.
-
-    Attributes:
-        units: arm -> a training for each seed.
-        rates: arm -> the rate.
-    """
-
-    units: dict[str, list[Training]]
-    rates: dict[str, float]
-
-    def __str__(self):
-        rates = ", ".join(f"{name} {rate:g}" for name, rate in self.rates.items())
-        return f"rates, picked on held-out images: {rates}"
-
-
-def tune(lab, name, arms: Mapping[str, Experiment], rates, seeds, held_out, tested) -> Tuned:
-    """Picks the rate of each arm on held-out images, and declares the trainings that are compared.
+def picked_rates(lab, name, arms: Mapping[str, Experiment], rates, held_out) -> dict[str, float]:
+    """The learning rate of each arm that is best on held-out images.
 
     Args:
         lab: the `Lab`.
         name: begin of the names of the trainings.
         arms: name -> `Experiment`.
         rates: the learning rates to choose from.
-        seeds: those of the trainings that are compared.
         held_out: assignments of the splits for the choice.
-        tested: assignments of the splits for the comparison.
     """
     tried = {
         arm: [
@@ -129,16 +113,13 @@ def tune(lab, name, arms: Mapping[str, Experiment], rates, seeds, held_out, test
         ]
         for arm, base in arms.items()
     }
-    best = {arm: rates[index] for arm, index in pick(lab, tried).items()}
-    units = {
-        arm: seeded(
-            f"{name}/{slug(arm)}",
-            override(base, [f"optimizer.learning_rate={best[arm]}", *tested]),
-            seeds,
-        )
-        for arm, base in arms.items()
-    }
-    return Tuned(units, best)
+    return {arm: rates[index] for arm, index in pick(lab, tried).items()}
+
+
+def rates_text(rates: Mapping[str, float]) -> str:
+    """A sentence about picked rates."""
+    shown = ", ".join(f"{name} {rate:g}" for name, rate in rates.items())
+    return f"learning rates, picked on held-out images: {shown}"
 
 
 def slug(text) -> str:

@@ -25,6 +25,9 @@ from vit_tf.files import storage
 
 RESULT, UNIT = "result.json", "unit.json"
 _BATCH = 128
+# Strength of the regularization for one training example. The published strength, 1024 in all,
+# leaves little but the means of the classes where there are few.
+_L2_PER_EXAMPLE = 0.2
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -83,7 +86,6 @@ class FewShotTest:
         of: the training.
         data, train_split, test_split: data set and splits of both sides.
         shots: numbers of training images of each class.
-        l2_per_example: strength of the regularization for one training example.
         seeds: of the choices of training images.
     """
 
@@ -93,7 +95,6 @@ class FewShotTest:
     test_split: str
     shots: tuple[int, ...]
     seeds: tuple[int, ...]
-    l2_per_example: float = 0.2
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -140,7 +141,7 @@ class FewShotTest:
         train, test = (self._features(opened, source, strategy) for source in sources)
         result = {}
         for shots in self.shots:
-            strength = self.l2_per_example * shots * sources[0].num_classes
+            strength = _L2_PER_EXAMPLE * shots * sources[0].num_classes
             classes = sources[0].num_classes
             grid = few_shot_grid(train, test, classes, [shots], [strength], self.seeds)
             for seed, accuracy in zip(self.seeds, grid[0, 0].tolist(), strict=True):

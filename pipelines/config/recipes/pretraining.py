@@ -32,8 +32,8 @@ def pretraining_model(name: str, head_bias: float = -10.0, **fields) -> Model:
     """Returns a model at 224 x 224 with a bias for the sigmoid loss (docs/paper.md A.9).
 
     Args:
-        name: one of `vit_tf.list_models()`. A ViT or hybrid with a class token gets pre-logits of its
-            hidden size; the head of the mean of the patches is linear (docs/paper.md A.9).
+        name: one of `vit_tf.list_models()`. A ViT or hybrid with a class token gets pre-logits of
+            its hidden size; the head of the mean of the patches is linear (docs/paper.md A.9).
         head_bias: initial bias of the head.
         **fields: further fields of the model's configuration.
     """

@@ -4,6 +4,7 @@ Whoever has a cluster may start the same lines there: a unit is finished when it
 """
 
 import dataclasses
+import itertools
 import json
 import os
 import re
@@ -15,14 +16,13 @@ from typing import Any
 from pipelines.config import Experiment, override
 from pipelines.config.recipes import get_recipe
 from pipelines.config.recipes.fine_tuning import CHOICES, dropout
-from pipelines.errors import Interrupted, RunError
+from pipelines.errors import EXIT_INTERRUPTED, Interrupted, RunError
 from pipelines.replication.units import digest, set_fields
 from pipelines.runs.json_file import read_json
 from pipelines.runs.workdir import Workdir
+from pipelines.studies.suites import SUITES, Suite
 from vit_tf.files import storage
 
-# The exit code of a command that a signal has stopped after saving.
-_INTERRUPTED = 75
 _FEW_SHOT = re.compile(r"few_shot_(\d+)_accuracy")
 
 
@@ -35,7 +35,8 @@ class Command:
         module: the name after `pipelines.`.
         flags: its flags besides those of its folder and of what it starts from.
         start: the command whose weights it reads; None: random weights.
-        recipe: the recipe that it trains by; None if it trains by a suite or not at all.
+        recipe: the recipe that it trains by; of a suite, that of the paper's settings. None if it
+            trains nothing.
     """
 
     name: str
@@ -48,18 +49,32 @@ class Command:
     def settings(self) -> dict[str, Any]:
         """What decides the result, as JSON can hold it."""
         start = None if self.start is None else self.start.folder
-        experiment = None if self.experiment is None else set_fields(self.experiment)
-        return {"flags": self.flags, "start": start, "experiment": experiment}
+        experiments = [set_fields(experiment) for experiment in self.experiments]
+        return {"flags": self.flags, "start": start, "experiments": experiments}
 
     @property
-    def experiment(self) -> Experiment | None:
+    def suite(self) -> Suite | None:
+        """The suite that it fine-tunes on, or None."""
+        return SUITES[self.flags[1]] if self.flags[:1] == ("--suite",) else None
+
+    @property
+    def experiments(self) -> list[Experiment]:
+        """Those that it trains by: of a suite, one for each setup and kind of task."""
+        if self.suite is None:
+            return [] if self.recipe is None else [self.experiment]
+        setups = self.suite.recipes(self.model.startswith("BiT"), self.model)
+        return list(dict.fromkeys(x for tasks in setups.values() for x in tasks.values()))
+
+    @property
+    def model(self) -> str:
+        """Name of the model of the pre-training that it begins with."""
+        return self.experiment.model.name if self.start is None else self.start.model
+
+    @property
+    def experiment(self) -> Experiment:
         """The `Experiment` of a training by a recipe, with what `--set` assigns."""
-        if self.recipe is None:
-            return None
-        assigned = [
-            x for flag, x in zip(self.flags, self.flags[1:], strict=False) if flag == "--set"
-        ]
-        return override(get_recipe(self.recipe), assigned)
+        pairs = itertools.pairwise(self.flags)
+        return override(get_recipe(self.recipe), [x for flag, x in pairs if flag == "--set"])
 
     @property
     def folder(self) -> str:
@@ -89,45 +104,47 @@ class Command:
             return os.path.join(own, "final", "<the best settings, first seed>")
         return os.path.join(own, read_json(record)["final"][0]["workdir"])
 
-    def describe(self, root="runs/paper/runs") -> str:
-        """The line for a shell."""
-        return shlex.join(["python", "-m", f"pipelines.{self.module}", *self.arguments(root)])
+    def line(self, root, more=()) -> str:
+        """The line for a shell, with more flags at its end."""
+        module = f"pipelines.{self.module}"
+        return shlex.join(["python", "-m", module, *self.arguments(root), *more])
+
+    def describe(self) -> str:
+        """One line about it."""
+        return self.name
 
     def stand_in(self) -> dict:
         """A result with the keys of a real one."""
         return {}
 
-    def run(self, root, devices) -> dict:
+    def run(self, root, target) -> dict:
         """Runs it in a process of its own; returns its numbers.
 
         Args:
             root: the folder of all units.
-            devices: flags of the devices to run on, such as ("--strategy=tpu",).
+            target: the `plans.Target` to run on.
 
         Raises:
             Interrupted: if the command was interrupted.
             RunError: if it failed; it has said why.
         """
-        command = [
-            sys.executable,
-            "-m",
-            f"pipelines.{self.module}",
-            *self.arguments(root),
-            *devices,
-        ]
+        module, more = f"pipelines.{self.module}", target.flags_of(self)
+        command = [sys.executable, "-m", module, *self.arguments(root), *more]
         output = subprocess.PIPE if self.module == "evaluate" else None
         with subprocess.Popen(command, stdout=output, text=True) as process:
             try:
                 text, _ = process.communicate()
-            except KeyboardInterrupt:  # See `interruptible`; the child saves its state.
+            except KeyboardInterrupt:  # See `interruptible`.
                 process.terminate()
+                process.wait()  # It saves its state.
                 raise
-        if process.returncode == _INTERRUPTED:
+        if process.returncode == EXIT_INTERRUPTED:
             raise Interrupted(
                 "Interrupted. Start the same command again: it goes on where it ended."
             )
         if process.returncode:
-            raise RunError(f"{self.describe(root)} ended with exit code {process.returncode}.")
+            line = self.line(root, more)
+            raise RunError(f"It ended with exit code {process.returncode}: {line}")
         return self._numbers(os.path.join(root, self.folder), text)
 
     def _numbers(self, folder, text):
@@ -136,8 +153,8 @@ class Command:
             storage.make_folders(folder)
             return {name: found[name] for name in ("accuracy", "examples")}
         if self.module == "sweep":
-            return _of_suite(folder) if "--suite" in self.flags else _of_sweep(folder)
-        return _of_training(Workdir(folder))
+            return _of_sweep(folder) if self.suite is None else _of_suite(folder)
+        return _of_training(Workdir(folder), self.experiment.train.keep_best)
 
 
 def _of_suite(folder):
@@ -151,12 +168,16 @@ def _of_sweep(folder):
     return {"mean": read_json(os.path.join(folder, "sweep.json"))["mean"]}
 
 
-def _of_training(workdir):
-    """The last accuracy of each number of shots, and that of the last evaluation."""
-    found = {}
+def _of_training(workdir, keeps_best):
+    """The accuracies of the last evaluation, or of the best one where the run keeps that."""
+    by_step = {}
     for line in workdir.read_metrics():
-        found |= {x: y for x, y in line.items() if _FEW_SHOT.fullmatch(x) or x == "eval_accuracy"}
-    return found
+        found = {x: y for x, y in line.items() if _FEW_SHOT.fullmatch(x) or x == "eval_accuracy"}
+        by_step.setdefault(line["step"], {}).update(found)
+    evaluated = [found for found in by_step.values() if "eval_accuracy" in found]
+    if keeps_best and evaluated:
+        return max(evaluated, key=lambda found: found["eval_accuracy"])
+    return {name: value for found in by_step.values() for name, value in found.items()}
 
 
 def pretrained(recipe) -> Command:
@@ -172,7 +193,11 @@ def pretrained(recipe) -> Command:
 def suite(name, start: Command) -> Command:
     """Fine-tuning on a suite: vtab, cifar10, cifar100, pets or flowers."""
     return Command(
-        name=f"{name}/{start.recipe}", module="sweep", flags=("--suite", name), start=start
+        name=f"{name}/{start.recipe}",
+        module="sweep",
+        flags=("--suite", name),
+        start=start,
+        recipe=SUITES[name].recipe,
     )
 
 
@@ -196,10 +221,14 @@ def on_imagenet(start: Command, recipe="finetune_imagenet") -> Command:
 
 
 def real(start: Command) -> Command:
-    """The evaluation of a model fine-tuned on ImageNet with ReaL's labels."""
+    """The evaluation of a model fine-tuned on ImageNet with ReaL's labels.
+
+    Where training averages the weights, its own evaluation is that of the average, and so is this.
+    """
+    averages = start.experiment.train.ema_decay is not None
     return Command(
         name=f"real/{start.name}",
         module="evaluate",
-        flags=("--benchmark", "real"),
+        flags=("--benchmark", "real", *(("--weights", "ema") if averages else ())),
         start=start,
     )

@@ -5,6 +5,7 @@ import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
+from typing import Literal
 
 from pipelines.config.recipes import comparisons
 from pipelines.data.protocols.vtab_tasks import TASKS
@@ -14,6 +15,19 @@ from pipelines.studies.paper_results import paper_value
 
 # What is read from a command: the command, and the name of the number in its result.
 Place = tuple[Command, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Expectation:
+    """Something that the paper says of a table: some places are above others.
+
+    Attributes:
+        text: the sentence.
+        above: `((row, column), (row, column))` pairs: the first is above the second.
+    """
+
+    text: str
+    above: Sequence[tuple[tuple[str, int], tuple[str, int]]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -26,6 +40,9 @@ class Grid:
         rows: name -> a place for each column, or None where the paper has no number.
         paper: the paper's numbers in percent by row, or None where it only plots them.
         curve: name of the axis if the columns are numbers of a curve; None: no chart.
+        compares: where the paper's order is looked for: between the columns of a row, or between
+            the rows of a column.
+        expected: what else the paper says of it.
     """
 
     title: str
@@ -33,6 +50,8 @@ class Grid:
     rows: Mapping[str, Sequence[Place | None]]
     paper: Mapping[str, Sequence[float | None]] | None = None
     curve: str | None = None
+    compares: Literal["columns", "rows"] = "columns"
+    expected: Sequence[Expectation] = ()
 
 
 _FIVE_SHOTS = "few_shot_5_accuracy"
@@ -148,6 +167,7 @@ def _table_6():
             columns=list(_SIX),
             rows=rows,
             paper=_printed("table6")["rows"],
+            compares="rows",
         )
     ]
 
@@ -182,6 +202,13 @@ def _table_8():
                 for kind, values in printed["rows"].items()
             },
             paper=printed["rows"],
+            compares="rows",
+            expected=[
+                Expectation(
+                    "without positions it is worst",
+                    [((kind, 0), ("none", 0)) for kind in printed["rows"] if kind != "none"],
+                )
+            ],
         )
     ]
 
@@ -199,7 +226,19 @@ def _figure_2():
         group: [(suite("vtab", pretrained(x)), group) for _, _, x in _OF_VTAB.values()]
         for group in (*GROUPS, "mean")
     }
-    return [Grid(title="accuracy on VTAB by group", columns=list(_OF_VTAB), rows=rows)]
+    return [
+        Grid(
+            title="accuracy on VTAB by group",
+            columns=list(_OF_VTAB),
+            rows=rows,
+            expected=[
+                Expectation(
+                    "ViT-H/14 is above ViT-L/16 on natural and structured tasks",
+                    [((group, 0), (group, 1)) for group in ("natural", "structured")],
+                )
+            ],
+        )
+    ]
 
 
 def _table_9():
@@ -232,7 +271,23 @@ def _figure_3():
         None,
         *(_place("imagenet", pretrained(f"{x}_vit_h14")) for x in data[1:]),
     ]
-    return [Grid(title="ImageNet after fine-tuning", columns=list(data), rows=rows)]
+    return [
+        Grid(
+            title="ImageNet after fine-tuning",
+            columns=list(data),
+            rows=rows,
+            expected=[
+                Expectation(
+                    "with ImageNet alone, large models are below base models",
+                    [((f"ViT-B/{x}", 0), (f"ViT-L/{x}", 0)) for x in (32, 16)],
+                ),
+                Expectation(
+                    "with JFT-300M, large models are above base models",
+                    [((f"ViT-L/{x}", 2), (f"ViT-B/{x}", 2)) for x in (32, 16)],
+                ),
+            ],
+        )
+    ]
 
 
 def _figure_4():
@@ -248,20 +303,42 @@ def _figure_4():
                 for model, name in models.items()
             },
             curve="million images of JFT-300M",
+            expected=[
+                Expectation(
+                    "with 9 million images, ViT-B/32 is below BiT-R50x1",
+                    [(("BiT-R50x1", 0), ("ViT-B/32", 0))],
+                ),
+                Expectation(
+                    "from 90 million on, it is above",
+                    [(("ViT-B/32", place), ("BiT-R50x1", place)) for place in (2, 3)],
+                ),
+            ],
         )
     ]
 
 
-def _by_prefix(prefix, title):
-    """A table with a row for each recipe of a comparison."""
+def _comparison(prefix, title, above, others=()):
+    """A table with a row for each recipe of a comparison, and some more.
+
+    Args:
+        prefix: begin of the names of the recipes.
+        title: of the table.
+        above: the paper's sentence, and the pairs of rows of which the first is above the second.
+        others: more rows: name -> recipe.
+    """
 
     def grids():
-        rows = {
-            name.removeprefix(prefix): [(pretrained(name), _FIVE_SHOTS)]
-            for name in comparisons.RECIPES
-            if name.startswith(prefix)
-        }
-        return [Grid(title=title, columns=["ImageNet by 5 shots"], rows=rows)]
+        recipes = {x.removeprefix(prefix): x for x in comparisons.RECIPES if x.startswith(prefix)}
+        recipes |= dict(others)
+        text, pairs = above
+        return [
+            Grid(
+                title=title,
+                columns=["ImageNet by 5 shots"],
+                rows={name: [(pretrained(x), _FIVE_SHOTS)] for name, x in recipes.items()},
+                expected=[Expectation(text, [((a, 0), (b, 0)) for a, b in pairs])],
+            )
+        ]
 
     return grids
 
@@ -278,7 +355,28 @@ FULL: dict[str, Callable[[], list[Grid]]] = {
     "figure3": _figure_3,
     "figure4": _figure_4,
     "figure5": _table_6,
-    "figure8": _by_prefix("jft_shape_", "shapes of a ViT"),
-    "figure9": _by_prefix("jft_classifier_", "class token or mean"),
-    "figure13": _by_prefix("jft_axial_", "axial models"),
+    "figure8": _comparison(
+        "jft_shape_",
+        "shapes of a ViT",
+        (
+            "more layers and smaller patches help",
+            [("layers_64", "base"), ("base", "layers_2"), ("patch_16", "base")],
+        ),
+    ),
+    "figure9": _comparison(
+        "jft_classifier_",
+        "class token or mean",
+        ("the mean needs a lower rate than the class token", [("gap", "gap_8e4")]),
+    ),
+    # The ViTs have the recipes with few shots during training.
+    "figure13": _comparison(
+        "jft_axial_",
+        "axial models",
+        ("axial ViTs are above ViTs", [("vit_b32", "ViT-B/32"), ("vit_b16", "ViT-B/16")]),
+        {
+            "ViT-B/32": "jft303m_vit_b32",
+            "ViT-B/16": "jft_positions_1d",
+            "BiT-R50x1": "jft303m_r50x1",
+        },
+    ),
 }

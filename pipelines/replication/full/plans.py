@@ -9,7 +9,6 @@ from pipelines.cluster.chips import find_chip
 from pipelines.cluster.paper_costs import TABLE_2, TABLE_6
 from pipelines.cluster.planning import plan
 from pipelines.config import Data, Experiment, override
-from pipelines.config.recipes import get_recipe
 from pipelines.data.protocols.vtab_tasks import TASKS
 from pipelines.data.sources.splits import choose_splits
 from pipelines.data.sources.subset import open_train_split
@@ -18,7 +17,7 @@ from pipelines.replication.full.commands import Command
 from pipelines.replication.full.parts import FULL, Grid
 from pipelines.reports.text_table import aligned
 from pipelines.studies.suite_plan import SEEDS
-from pipelines.studies.suites import SUITES
+from pipelines.studies.suites import TABLE_4
 
 # Classes of data that are usually not where a plan is made; docs/paper.md F.1.
 _CLASSES = {"tfrecord:jft300m": 18_000, "tfrecord:imagenet21k": 21_843, "imagenet2012": 1000}
@@ -70,28 +69,47 @@ def places(grid: Grid):
     return [place for row in grid.rows.values() for place in row if place is not None]
 
 
-def cost(command: Command, chip, chips) -> Cost | None:
-    """The cost of a command on chips; None for an evaluation, which takes little.
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """What commands run on.
 
-    Args:
-        command: the `Command`.
+    Attributes:
         chip: name of a chip, or a file, as for `pipelines.plan`.
         chips: their number.
-
-    Raises:
-        UserError: if the model does not fit on them.
+        devices: flags of the devices, such as ("--strategy=tpu",).
     """
-    experiment, trainings = command.experiment, 1
-    if command.module == "sweep":
-        experiment, trainings = _fine_tuning(command)
-    if experiment is None:
-        return None
-    # Micro-batches are chosen for the chips.
-    train = dataclasses.replace(experiment.train, accumulate_steps=1)
-    experiment = dataclasses.replace(experiment, train=train)
-    made, changed = _fitting(experiment, find_chip(chip), chips)
-    days = trainings * made.core_days
-    return Cost(made.experiment, changed, trainings, made.needed_memory, days)
+
+    chip: str = "v3"
+    chips: int = 128
+    devices: tuple[str, ...] = ()
+
+    def flags_of(self, command: Command) -> list[str]:
+        """Flags of a command for the target: devices, and settings that fit it into memory.
+
+        Raises:
+            UserError: if the model does not fit on the chips.
+        """
+        found = self.cost(command)
+        changed = () if found is None else found.changed
+        return [*self.devices, *(flag for each in changed for flag in ("--set", each))]
+
+    def cost(self, command: Command) -> Cost | None:
+        """The cost of a command; None for an evaluation, which takes little.
+
+        Raises:
+            UserError: if the model does not fit on the chips.
+        """
+        if command.recipe is None:
+            return None
+        experiment, trainings = command.experiment, 1
+        if command.module == "sweep":
+            experiment, trainings = _fine_tuning(command)
+        try:
+            made, changed = _fitting(experiment, find_chip(self.chip), self.chips)
+        except UserError as error:
+            raise UserError(f"{command.name}: {error}") from None
+        days = trainings * made.core_days
+        return Cost(made.experiment, changed, trainings, made.needed_memory, days)
 
 
 def _fitting(experiment, chip, chips):
@@ -99,8 +117,10 @@ def _fitting(experiment, chip, chips):
     classes = _CLASSES.get(experiment.data.name, _FEW_CLASSES)
     has_blocks = hasattr(experiment.model_config(classes), "recompute")
     ways = [way for way in _WAYS if has_blocks or "model.recompute=blocks" not in way]
+    own = experiment.train.accumulate_steps
     for way in ways:
-        fitted = override(experiment, list(way))
+        # As few micro-batches as fit on the chips.
+        fitted = override(experiment, [*way, "train.accumulate_steps=1"])
         try:
             made = plan(fitted, fitted.model_config(classes), chip, chips, Assumptions(), True)
         except UserError:
@@ -108,40 +128,39 @@ def _fitting(experiment, chip, chips):
                 raise
             continue
         steps = made.experiment.train.accumulate_steps
-        return made, (*way, *([f"train.accumulate_steps={steps}"] if steps > 1 else []))
+        return made, (*way, *([f"train.accumulate_steps={steps}"] if steps != own else []))
     raise AssertionError("every way has failed without an error")
 
 
 def _fine_tuning(command):
     """The experiment of the trainings of a sweep, and their largest number."""
-    rates = next((x for x in command.flags if x.startswith("optimizer.learning_rate=")), None)
-    if rates is not None:
+    if command.suite is None:
+        (rates,) = [x for x in command.flags if x.startswith("optimizer.learning_rate=")]
         return command.experiment, len(rates.split(",")) + SEEDS
-    suite = _suite(command)
-    name = command.start.experiment.model.name
-    setups = suite.recipes(name.startswith("BiT"), name)
-    recipe = get_recipe(suite.recipe)
-    model = dataclasses.replace(recipe.model, name=name, fields={})
+    suite, model = command.suite, command.model
+    setups = suite.recipes(model.startswith("BiT"), model)
+    recipe = next(iter(setups[TABLE_4].values()))
+    recipe = override(recipe, [f"model.name={model}"])
     settings = len(suite.rates) + len(setups) - 1
     trials = settings if settings > 1 else 0
-    return dataclasses.replace(recipe, model=model), len(suite.tasks) * (trials + SEEDS)
+    return recipe, len(suite.tasks) * (trials + SEEDS)
 
 
 def missing_data(command: Command) -> list[str]:
     """The data sets of a command that cannot be opened here."""
     if command.module == "evaluate":
         needed = [Data(name="imagenet2012_real", train_split="validation")]
-    elif command.experiment is not None:
-        needed = [command.experiment.data]
-    elif "vtab" in command.flags:
+    elif command.suite is None:
+        experiment = command.experiment
+        needed = [experiment.data]
+        few_shot = experiment.few_shot
+        if experiment.train.few_shot_every and few_shot.name is not None:
+            needed.append(Data(name=few_shot.name, train_split=few_shot.train_split))
+    elif command.suite.is_vtab:
         needed = [Data(name=x.data_name, train_split=x.splits["train800"]) for x in TASKS.values()]
     else:
-        needed = [Data(name=x.data_name) for x in _suite(command).tasks.values()]
+        needed = [Data(name=x.data_name) for x in command.suite.tasks.values()]
     return [data.name for data in needed if not _is_here(data)]
-
-
-def _suite(command):
-    return SUITES[command.flags[command.flags.index("--suite") + 1]]
 
 
 @functools.cache
@@ -156,34 +175,25 @@ def _is_here(data):
     return True
 
 
-def describe(name, chip="v3", chips=128) -> list[str]:
+def describe(name, root, target: Target) -> list[str]:
     """Lines about a table or figure at full scale, which is not run.
+
+    Args:
+        name: the table or figure.
+        root: the folder of all units.
+        target: what to run on.
 
     Raises:
         UserError: if a model does not fit on the chips.
     """
     every = commands(name)
-    rows = [
-        [
-            "",
-            "trainings",
-            "steps",
-            "batch",
-            "GB per device",
-            "core-days",
-            "settings for these chips",
-        ]
-    ]
-    total, missing = 0.0, {}
+    header = ("trainings", "steps", "batch", "GB per device", "core-days")
+    rows, total, missing = [["", *header]], 0.0, {}
     for command in every:
-        for data in missing_data(command):
-            missing.setdefault(data, command.name)
-        try:
-            found = cost(command, chip, chips)
-        except UserError as error:
-            raise UserError(f"{command.name}: {error}") from None
+        missing |= dict.fromkeys(missing_data(command))
+        found = target.cost(command)
         if found is None:
-            rows.append([command.name, "", "", "", "", "little", ""])
+            rows.append([command.name, "", "", "", "", "little"])
             continue
         total += found.core_days
         train = found.experiment.train
@@ -195,16 +205,15 @@ def describe(name, chip="v3", chips=128) -> list[str]:
                 f"{train.batch_size:,}",
                 f"{found.memory / 1e9:.1f}",
                 f"{found.core_days:,.1f}",
-                " ".join(found.changed),
             ]
         )
-    lines = [f"{name} on {counted(chips, 'chip')} of {chip}: {counted(len(every), 'command')}"]
-    lines += [f"  {command.describe()}" for command in every]
-    lines += ["", *aligned(rows), f"together at most {total:,.0f} core-days of {chip}"]
+    where = f"{counted(target.chips, 'chip')} of {target.chip}"
+    lines = [f"{name} on {where}: {counted(len(every), 'command')}, with settings that fit there"]
+    lines += [f"  {command.line(root, target.flags_of(command))}" for command in every]
+    lines += ["", *aligned(rows), f"together at most {total:,.0f} core-days of {target.chip}"]
     lines += _of_paper(name)
     if missing:
-        gone = ", ".join(missing)
-        lines.append(f"data that are not here: {gone}")
+        lines.append(f"data that are not here: {', '.join(missing)}")
     return lines
 
 

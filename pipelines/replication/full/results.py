@@ -12,7 +12,7 @@ _CLEAR = 0.2
 
 def run(lab, name) -> Findings:
     """Runs the commands of a table or figure, or what is left of them, and reads their numbers."""
-    tables = []
+    tables, claims = [], []
     for grid in FULL[name]():
         found = places(grid)
         results = dict(zip(found, lab.results([command for command, _ in found]), strict=True))
@@ -29,7 +29,9 @@ def run(lab, name) -> Findings:
                 paper=grid.paper,
             )
         )
-    return Findings(tables, [_order(table) for table in tables if table.paper is not None])
+        claims += [_order(tables[-1], grid.compares)] if grid.paper is not None else []
+        claims += [_judged(each, rows) for each in grid.expected]
+    return Findings(tables, claims)
 
 
 def _cell(place, result):
@@ -39,14 +41,31 @@ def _cell(place, result):
     return Cell((Reading(command.folder, metric, result[metric]),))
 
 
-def _order(table) -> Claim:
-    """How many pairs of a row have the paper's order, where the paper's numbers differ clearly."""
+def _judged(expectation, rows):
+    """Whether an expectation shows; None if a number of it is missing."""
+    pairs = [[rows[row][column] for row, column in pair] for pair in expectation.above]
+    known = [(a.mean, b.mean) for a, b in pairs if a is not None and b is not None]
+    shows = all(a > b for a, b in known) if len(known) == len(pairs) else None
+    numbers = ", ".join(f"{a:.1%} against {b:.1%}" for a, b in known)
+    return Claim(expectation.text, shows, numbers or "no numbers")
+
+
+def _order(table, compares) -> Claim:
+    """How many pairs have the paper's order, where the paper's numbers differ clearly.
+
+    Args:
+        table: the `Table`.
+        compares: see `Grid`.
+    """
+    cells = [list(row) for row in table.rows.values()]
+    printed = [list(table.paper[name]) for name in table.rows]
+    if compares == "rows":
+        cells, printed = ([list(x) for x in zip(*y, strict=True)] for y in (cells, printed))
     same = pairs = 0
-    for name, cells in table.rows.items():
-        printed = table.paper[name]
+    for line, values in zip(cells, printed, strict=True):
         known = [
             (cell.mean, value)
-            for cell, value in zip(cells, printed, strict=True)
+            for cell, value in zip(line, values, strict=True)
             if cell is not None and value is not None
         ]
         for (a, x), (b, y) in itertools.combinations(known, 2):
@@ -54,7 +73,7 @@ def _order(table) -> Claim:
                 pairs += 1
                 same += (a - b) * (x - y) > 0
     return Claim(
-        f"{table.title}: the order within the rows is the paper's",
+        f"{table.title}: the order of the {compares} is the paper's",
         None if not pairs else same == pairs,
         f"{same} of {pairs} pairs that differ by at least {_CLEAR} points in the paper",
     )

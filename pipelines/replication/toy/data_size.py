@@ -7,7 +7,7 @@ from scipy import stats
 
 from pipelines.config import override
 from pipelines.replication.findings import Claim, Findings, Table, cell, points
-from pipelines.replication.study import Study, seeded, settings, tune
+from pipelines.replication.study import Study, picked_rates, rates_text, seeded, settings
 
 SIZES = (250, 1000, 4000, 16000)
 _SEEDS = (0, 1)
@@ -33,15 +33,8 @@ ARMS = {
 
 def trained(lab) -> tuple[dict, str]:
     """The trainings: arm -> size -> a training for each seed; and the rates as text."""
-    tuned = tune(
-        lab,
-        "data_size",
-        ARMS,
-        _RATES,
-        (),
-        (f"data.train_split=train[:{_TUNED_AT}]", "data.eval_split=validation"),
-        ("data.train_split=train", "data.eval_split=test"),
-    )
+    held_out = (f"data.train_split=train[:{_TUNED_AT}]", "data.eval_split=validation")
+    rates = picked_rates(lab, "data_size", ARMS, _RATES, held_out)
     units = {
         arm: {
             size: seeded(
@@ -49,7 +42,7 @@ def trained(lab) -> tuple[dict, str]:
                 override(
                     base,
                     [
-                        f"optimizer.learning_rate={tuned.rates[arm]}",
+                        f"optimizer.learning_rate={rates[arm]}",
                         f"data.train_split=train[:{size}]",
                         "data.eval_split=test",
                     ],
@@ -60,7 +53,7 @@ def trained(lab) -> tuple[dict, str]:
         }
         for arm, base in ARMS.items()
     }
-    return units, str(tuned)
+    return units, rates_text(rates)
 
 
 def _run(lab):

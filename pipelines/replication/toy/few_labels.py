@@ -2,22 +2,16 @@
 
 from pipelines.config import override
 from pipelines.replication.findings import Cell, Claim, Findings, Reading, Table, cell, points
-from pipelines.replication.study import Study, pick, seeded, settings, slug
+from pipelines.replication.study import PLAIN, Study, pick, rates_text, seeded, settings, slug
 from pipelines.replication.units import FewShotTest, Training
 
 SEEDS = (0, 1, 2, 3, 4)
 SHOTS = (1, 5, 10)
 _RATES = (5e-4, 1e-3, 2e-3)
 SCRATCH = "scratch"
-_COMMON = (
-    "model.classifier=gap",
-    "model.dropout=0",
-    "optimizer.weight_decay=0.05",
-    "data.flip=false",
-)
 # Digits 5 to 9, all images of which pre-training may see.
 _PRETRAINED = settings(
-    *_COMMON,
+    *PLAIN,
     "data.name=digits/high",
     "data.train_split=train+validation",
     "data.eval_split=test",
@@ -31,7 +25,7 @@ WAYS = {
 # Digits 0 to 4: labels come from one half of the training images; tests read the other.
 POOL, TEST, HELD_OUT = "train[:50%]", "train[50%:]+test", "validation"
 _TUNED = settings(
-    *_COMMON,
+    *PLAIN,
     "data.name=digits/low",
     f"data.train_split={POOL}",
     "train.steps=100",
@@ -73,11 +67,7 @@ def _run(lab):
             ("accuracy after fine-tuning", tuned, "labels of each class"),
         )
     ]
-    notes = [
-        "rates of fine-tuning, picked with 5 labels on the validation split: "
-        + ", ".join(f"{way} {rate:g}" for way, rate in best.items())
-    ]
-    return Findings(tables, _claims(tables), notes)
+    return Findings(tables, _claims(tables), [f"with 5 labels: {rates_text(best)}"])
 
 
 def _claims(tables):

@@ -2,16 +2,13 @@
 
 from pipelines.config import override
 from pipelines.replication.findings import Claim, Findings, Table, cell, points
-from pipelines.replication.study import Study, settings, tune
+from pipelines.replication.study import PLAIN, Study, picked_rates, rates_text, seeded, settings
 
 _ARMS = {"none": "none", "1-D": "learned_1d", "2-D": "learned_2d", "relative": "relative"}
 _RATES = (1e-3, 2e-3, 4e-3)
 _SEEDS = (0, 1, 2)
 _BASE = settings(
-    "model.classifier=gap",
-    "model.dropout=0",
-    "optimizer.weight_decay=0.05",
-    "data.flip=false",
+    *PLAIN,
     "train.steps=500",
     "schedule.warmup_steps=50",
 )
@@ -24,8 +21,12 @@ def _run(lab):
         name: override(_BASE, [f"model.position_embedding={embedding}"])
         for name, embedding in _ARMS.items()
     }
-    tuned = tune(lab, "positions", arms, _RATES, _SEEDS, _HELD_OUT, _TESTED)
-    rows = {name: [cell(units, lab.results(units))] for name, units in tuned.units.items()}
+    rates = picked_rates(lab, "positions", arms, _RATES, _HELD_OUT)
+    rows = {}
+    for name, base in arms.items():
+        tested = override(base, [f"optimizer.learning_rate={rates[name]}", *_TESTED])
+        units = seeded(f"positions/{name}", tested, _SEEDS)
+        rows[name] = [cell(units, lab.results(units))]
     table = Table(title="test accuracy", columns=["accuracy"], rows=rows, reference="none")
     found = {name: table.difference(name, 0) for name in _ARMS if name != "none"}
     gains = "; ".join(f"{name} {points(each)}" for name, each in found.items())
@@ -45,7 +46,7 @@ def _run(lab):
                 f"{max(learned) - min(learned):.1%} between the best and the worst of them",
             ),
         ],
-        [str(tuned)],
+        [rates_text(rates)],
     )
 
 

@@ -3,16 +3,22 @@
 import itertools
 import json
 import os
+import re
 
 import pytest
 
 from pipelines.cluster.paper_costs import TABLE_2, TABLE_6
+from pipelines.config import override, recipes
+from pipelines.config.recipes import RECIPES
 from pipelines.errors import RunError, UserError
 from pipelines.replication import catalog
-from pipelines.replication.full import parts, plans, results
-from pipelines.replication.full.commands import Command, on_imagenet, pretrained, suite
+from pipelines.replication.findings import Cell, Reading, Table
+from pipelines.replication.full import commands, parts, plans, results
+from pipelines.replication.full.commands import Command, on_imagenet, pretrained, real, suite
 from pipelines.replication.full.parts import FULL, Grid
 from pipelines.replication.lab import Expected, Lab, Listing
+from pipelines.runs.workdir import Workdir
+from pipelines.training.prepare import check_step
 from tests.conftest import GOLDEN
 
 PUBLISHED = json.loads((GOLDEN / "recipes.json").read_text())
@@ -25,6 +31,7 @@ TASKS = {
     "flowers": "Oxford Flowers-102",
     "vtab": "VTAB (19 tasks)",
 }
+TARGET = plans.Target("v3", 128)
 FOUND = {name: {grid.title: grid for grid in FULL[name]()} for name in FULL}
 
 
@@ -84,28 +91,160 @@ def test_costs_are_those_of_the_planner():
         recipe = {"ViT-H/14": "jft_vit_h14"}.get(row.model, "jft_vit_l16_14epochs")
         if row.data == "ImageNet-21k":
             recipe = "imagenet21k_vit_l16"
-        found = plans.cost(pretrained(recipe), "v3", 128)
+        found = TARGET.cost(pretrained(recipe))
         assert 0.6 < found.core_days / row.cost < 1.5
         assert found.trainings == 1 and found.memory < 16e9
-    tuned = plans.cost(suite("cifar10", pretrained("jft_vit_b32")), "v3", 128)
+    tuned = TARGET.cost(suite("cifar10", pretrained("jft_vit_b32")))
     assert tuned.trainings == 4 + 3 and tuned.experiment.train.steps == 10_000
-    tuned = plans.cost(suite("pets", pretrained("jft_r50x1")), "v3", 128)
+    tuned = TARGET.cost(suite("pets", pretrained("jft_r50x1")))
     assert tuned.trainings == 5 + 3  # BiT-HyperRule is one more setting.
-    tuned = plans.cost(suite("vtab", pretrained("jft_vit_b32")), "v3", 128)
+    tuned = TARGET.cost(suite("vtab", pretrained("jft_vit_b32")))
     assert tuned.trainings == 19 * 3
-    large = plans.cost(on_imagenet(pretrained("jft_vit_h14")), "v3", 128)
+    large = TARGET.cost(on_imagenet(pretrained("jft_vit_h14")))
     assert large.trainings == 7 and "model.recompute=blocks" in large.changed
 
 
 def test_the_plan_of_a_table_is_complete():
-    text = "\n".join(plans.describe("table7"))
-    for command in plans.commands("table7"):
-        assert command.describe() in text and f"\n{command.name}  " in text
+    lines = plans.describe("table7", "/runs", plans.Target("v3", 64, ("--strategy=tpu",)))
+    text = "\n".join(lines)
+    for recipe in ("jft_r50x1", "jft_r50x1_sgd", "jft_r152x2", "jft_r152x2_sgd"):
+        assert f"python -m pipelines.pretrain --experiment {recipe} --workdir /runs/" in text
+        for task in ("cifar10", "cifar100", "pets", "flowers"):
+            assert re.search(rf"sweep --suite {task} .*/pretrain/{recipe}-\w+ --strategy=tpu", text)
+        assert re.search(rf"sweep --experiment finetune_imagenet .*/pretrain/{recipe}-", text)
+    assert sum(line.startswith("  python -m") for line in lines) == 4 * 6
+    assert all("--strategy=tpu" in x for x in lines if x.startswith("  python"))
     assert "together at most" in text and "data that are not here: " in text
     assert "tfrecord:jft300m" in text and "imagenet2012" in text
     assert all(f"{row.cost:,} exaFLOPs" in "\n".join(plans._of_paper("table6")) for row in TABLE_6)
     with pytest.raises(UserError, match="does not fit on --chips=1 of"):
-        plans.describe("table2", "v3", 1)
+        plans.describe("table2", "/runs", plans.Target("v3", 1))
+    few_shots = plans.missing_data(pretrained("jft_positions_none"))
+    assert few_shots == ["tfrecord:jft300m", "imagenet2012"]
+
+
+@pytest.mark.parametrize("chips", [32, 128])
+def test_the_printed_settings_divide_the_batch(chips):
+    """What a line sets, over what it trains by, can run on the devices of the target."""
+    for command in (
+        on_imagenet(pretrained("jft_vit_b16")),
+        suite("flowers", pretrained("jft_vit_l16")),
+        pretrained("jft_vit_h14"),
+        suite("vtab", pretrained("jft_r50x1")),
+    ):
+        flags = plans.Target("v3", chips).flags_of(command)
+        assigned = flags[1::2]
+        assert flags[::2] == ["--set"] * len(assigned)
+        for experiment in command.experiments:
+            experiment = override(experiment, [f"model.name={command.model}", *assigned])
+            check_step(experiment.train, experiment.model_config(10), 2 * chips, True, "here")
+        assert not set(assigned) & set(command.flags)  # They are not a part of its folder.
+
+
+def test_real_labels_are_of_the_weights_that_training_evaluates():
+    averaged = on_imagenet(pretrained("jft_vit_h14"), "finetune_imagenet_h14_518")
+    assert "--weights ema" in real(averaged).line("/runs")
+    assert "--weights" not in real(on_imagenet(pretrained("jft_vit_h14"))).line("/runs")
+
+
+def test_another_recipe_of_a_suite_is_another_folder(monkeypatch):
+    command = suite("pets", pretrained("jft_vit_b32"))
+    before = command.folder
+    changed = {**RECIPES, "finetune_pets": RECIPES["finetune_flowers"]}
+    monkeypatch.setattr(recipes, "RECIPES", changed)
+    assert command.folder != before
+
+
+def cells(rows):
+    return {
+        name: [value and Cell((Reading("a", "m", value),)) for value in row]
+        for name, row in rows.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("compares", "rows", "shows", "numbers"),
+    [
+        # Columns are tasks of one difficulty, rows are models: only the rows are compared.
+        ("rows", {"a": [0.1, 0.7], "b": [0.2, 0.8]}, True, "2 of 2"),
+        ("rows", {"a": [0.2, 0.7], "b": [0.1, 0.8]}, False, "1 of 2"),
+        ("rows", {"a": [0.2, 0.8], "b": [0.2, 0.8]}, False, "0 of 2"),
+        ("rows", {"a": [0.1, None], "b": [0.2, 0.8]}, True, "1 of 1"),
+        ("columns", {"a": [0.1, 0.7], "b": [0.9, 0.8]}, False, "1 of 2"),
+    ],
+)
+def test_the_order_is_looked_for_where_the_paper_has_one(compares, rows, shows, numbers):
+    paper = {"a": [10.0, 70.0], "b": [20.0, 80.0]}
+    table = Table(title="t", columns=["x", "y"], rows=cells(rows), paper=paper)
+    claim = results._order(table, compares)
+    assert claim.shows is shows and claim.numbers.startswith(f"{numbers} pairs")
+
+
+def test_expectations_name_places_that_are_there():
+    """Each table or figure has an order or an expectation; 8 without positions is worst."""
+    for name in FULL:
+        for grid in FULL[name]():
+            assert grid.paper is not None or grid.expected, name
+            for expectation in grid.expected:
+                places = [grid.rows[x][y] for pair in expectation.above for x, y in pair]
+                assert places and None not in places
+    (grid,) = FULL["table8"]()
+    for none, shows in ((0.1, True), (0.9, False), (None, None)):
+        rows = {kind: [0.5, 0.5, 0.5] for kind in grid.rows} | {"none": [none, None, None]}
+        assert results._judged(grid.expected[0], cells(rows)).shows is shows
+
+
+def test_the_best_checkpoint_is_read_where_the_run_keeps_it(tmp_path):
+    lines = [
+        {"step": 1, "eval_accuracy": 0.5},
+        {"step": 1, "few_shot_5_accuracy": 0.4},
+        {"step": 2, "eval_accuracy": 0.3},
+        {"step": 2, "few_shot_5_accuracy": 0.6, "loss": 1.0},
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+    read = commands._of_training
+    last = {"eval_accuracy": 0.3, "few_shot_5_accuracy": 0.6}
+    assert read(Workdir(str(tmp_path)), keeps_best=False) == last
+    best = {"eval_accuracy": 0.5, "few_shot_5_accuracy": 0.4}
+    assert read(Workdir(str(tmp_path)), keeps_best=True) == best
+
+
+def test_an_interrupted_command_is_waited_for(tmp_path, monkeypatch):
+    """The child saves its state before the lock of its unit is free."""
+    seen = []
+
+    class Child:
+        def __init__(self, command, **options):
+            seen.append(command[2])
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *exc_info):
+            seen.append("left")
+
+        def communicate(self):
+            raise KeyboardInterrupt
+
+        def terminate(self):
+            seen.append("terminated")
+
+        def wait(self):
+            seen.append("ended")
+
+    monkeypatch.setattr(commands.subprocess, "Popen", Child)
+    with pytest.raises(KeyboardInterrupt):
+        pretrained("jft_vit_b32").run(tmp_path, TARGET)
+    assert seen == ["pipelines.pretrain", "terminated", "ended", "left"]
+
+
+def test_numbers_of_suites_are_means_of_their_seeds(tmp_path):
+    record = {
+        "tasks": {"dtd": {"mean": 0.5}, "svhn": {"mean": None}},
+        "score": {"natural": {"mean": 0.25}, "mean": {"mean": 0.75}},
+    }
+    (tmp_path / "suite.json").write_text(json.dumps(record))
+    assert commands._of_suite(tmp_path) == {"dtd": 0.5, "natural": 0.25, "mean": 0.75}
 
 
 def test_names_at_full_scale():
@@ -144,7 +283,8 @@ def test_a_small_table_runs_and_is_read(tmp_path, monkeypatch):
         paper={"x": [10.0, 20.0, None]},
     )
     monkeypatch.setitem(parts.FULL, "small", lambda: [grid])
-    lab = Lab(tmp_path, ["--strategy=one_device"], {"small": Expected(3, None)})
+    target = plans.Target("h100", 1, ("--strategy=one_device",))
+    lab = Lab(tmp_path, target, {"small": Expected(3, None)})
     lab.begin("small")
     findings = results.run(lab, "small")
     pretraining, sweep, evaluation = (cell.mean for cell in findings.tables[0].rows["x"])
@@ -155,5 +295,5 @@ def test_a_small_table_runs_and_is_read(tmp_path, monkeypatch):
     same = int((pretraining - sweep) * (10 - 20) > 0)
     assert findings.claims[0].numbers.startswith(f"{same} of 1 pairs")
     broken = Command(name="pretrain/broken", module="pretrain", flags=("--set", "train.steps=-1"))
-    with pytest.raises(RunError, match="pretrain.* ended with exit code 2"):
+    with pytest.raises(RunError, match="It ended with exit code 2: python -m pipelines.pretrain"):
         lab.results([broken])
