@@ -3,9 +3,10 @@
 import dataclasses
 import functools
 
-from pipelines.errors import UserError
+from pipelines.errors import UserError, counted
 from pipelines.replication.full import results
 from pipelines.replication.full.parts import FULL
+from pipelines.replication.full.plans import Target, summary
 from pipelines.replication.study import Study
 from pipelines.replication.toy.classifiers import CLASSIFIERS
 from pipelines.replication.toy.data_size import DATA_SIZE
@@ -129,7 +130,8 @@ def _study(name):
 
 
 def describe() -> list[str]:
-    """Lines about all studies, and about the parts of the paper."""
+    """Lines about all studies, and about the parts of the paper with their costs and data."""
+    target, gone = Target(), {}
     rows = [["", "at toy scale", "minutes", "", "asks the question of"]]
     rows += [
         [
@@ -144,6 +146,14 @@ def describe() -> list[str]:
     parts = [["", "in the paper", "at toy scale", "at full scale"]]
     for name, part in PARTS.items():
         own = ", ".join(toy.name for toy in TOYS.values() if name in toy.paper)
-        full = "here" if name in FULL else part.instead
+        full = part.instead
+        if name in FULL:
+            days, unfit, missing = summary(name, target)
+            gone |= dict.fromkeys(missing)
+            full = f"{days:,.0f} core-days"
+            full += f", and {counted(len(unfit), 'command')} that need larger chips" * bool(unfit)
+            full += f"; {counted(len(missing), 'data set')} missing" * bool(missing)
         parts.append([name, f"{part.title}: {part.finding}", own or part.nearest, full])
-    return [*aligned(rows), "", *aligned(parts)]
+    where = f"{target.chips} chips of {target.chip}"
+    lines = [*aligned(rows), "", *aligned(parts), f"core-days are those of {where}"]
+    return [*lines, f"data that are not here: {', '.join(gone)}"] if gone else lines

@@ -89,8 +89,11 @@ class Target:
         Raises:
             UserError: if the model does not fit on the chips.
         """
-        found = self.cost(command)
-        changed = () if found is None else found.changed
+        return self.flags(self.cost(command))
+
+    def flags(self, cost: Cost | None) -> list[str]:
+        """Flags of a command with a cost, as `flags_of`."""
+        changed = () if cost is None else cost.changed
         return [*self.devices, *(flag for each in changed for flag in ("--set", each))]
 
     def cost(self, command: Command) -> Cost | None:
@@ -99,17 +102,23 @@ class Target:
         Raises:
             UserError: if the model does not fit on the chips.
         """
-        if command.recipe is None:
-            return None
-        experiment, trainings = command.experiment, 1
-        if command.module == "sweep":
-            experiment, trainings = _fine_tuning(command)
-        try:
-            made, changed = _fitting(experiment, find_chip(self.chip), self.chips)
-        except UserError as error:
-            raise UserError(f"{command.name}: {error}") from None
-        days = trainings * made.core_days
-        return Cost(made.experiment, changed, trainings, made.needed_memory, days)
+        return _cost(command, self.chip, self.chips)
+
+
+@functools.cache
+def _cost(command, chip, chips):
+    """See `Target.cost`; tables have commands in common."""
+    if command.recipe is None:
+        return None
+    experiment, trainings = command.experiment, 1
+    if command.module == "sweep":
+        experiment, trainings = _fine_tuning(command)
+    try:
+        made, changed = _fitting(experiment, find_chip(chip), chips)
+    except UserError as error:
+        raise UserError(f"{command.name}: {error}") from None
+    days = trainings * made.core_days
+    return Cost(made.experiment, changed, trainings, made.needed_memory, days)
 
 
 def _fitting(experiment, chip, chips):
@@ -175,6 +184,25 @@ def _is_here(data):
     return True
 
 
+def summary(name, target: Target) -> tuple[float, list[str], list[str]]:
+    """The core-days of a table or figure, what does not fit, and data that are not here."""
+    every = commands(name)
+    costs, unfit = _costs(every, target)
+    missing = dict.fromkeys(data for command in every for data in missing_data(command))
+    return sum(found.core_days for found in costs.values() if found), unfit, list(missing)
+
+
+def _costs(every, target):
+    """Command -> its cost, without those that do not fit; and messages about these."""
+    costs, unfit = {}, []
+    for command in every:
+        try:
+            costs[command] = target.cost(command)
+        except UserError as error:
+            unfit.append(str(error))
+    return costs, unfit
+
+
 def describe(name, root, target: Target) -> list[str]:
     """Lines about a table or figure at full scale, which is not run.
 
@@ -182,20 +210,16 @@ def describe(name, root, target: Target) -> list[str]:
         name: the table or figure.
         root: the folder of all units.
         target: what to run on.
-
-    Raises:
-        UserError: if a model does not fit on the chips.
     """
     every = commands(name)
-    header = ("trainings", "steps", "batch", "GB per device", "core-days")
-    rows, total, missing = [["", *header]], 0.0, {}
+    costs, unfit = _costs(every, target)
+    rows = [["", "trainings", "steps", "batch", "GB per device", "core-days"]]
     for command in every:
-        missing |= dict.fromkeys(missing_data(command))
-        found = target.cost(command)
+        found = costs.get(command)
         if found is None:
-            rows.append([command.name, "", "", "", "", "little"])
+            last = "little" if command in costs else "does not fit"
+            rows.append([command.name, "", "", "", "", last])
             continue
-        total += found.core_days
         train = found.experiment.train
         rows.append(
             [
@@ -209,8 +233,11 @@ def describe(name, root, target: Target) -> list[str]:
         )
     where = f"{counted(target.chips, 'chip')} of {target.chip}"
     lines = [f"{name} on {where}: {counted(len(every), 'command')}, with settings that fit there"]
-    lines += [f"  {command.line(root, target.flags_of(command))}" for command in every]
+    lines += [f"  {x.line(root, target.flags(costs.get(x)))}" for x in every]
+    total = sum(found.core_days for found in costs.values() if found)
+    missing = dict.fromkeys(data for command in every for data in missing_data(command))
     lines += ["", *aligned(rows), f"together at most {total:,.0f} core-days of {target.chip}"]
+    lines += [f"does not fit: {text}" for text in unfit]
     lines += _of_paper(name)
     if missing:
         lines.append(f"data that are not here: {', '.join(missing)}")

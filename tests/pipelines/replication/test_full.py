@@ -117,8 +117,13 @@ def test_the_plan_of_a_table_is_complete():
     assert "together at most" in text and "data that are not here: " in text
     assert "tfrecord:jft300m" in text and "imagenet2012" in text
     assert all(f"{row.cost:,} exaFLOPs" in "\n".join(plans._of_paper("table6")) for row in TABLE_6)
+    lines = plans.describe("table2", "/runs", plans.Target("v3", 1))
+    assert any(re.fullmatch(r"finetune_imagenet_h14\S+ +does not fit", line) for line in lines)
+    assert any(line.startswith("does not fit: finetune_imagenet_h14") for line in lines)
     with pytest.raises(UserError, match="does not fit on --chips=1 of"):
-        plans.describe("table2", "/runs", plans.Target("v3", 1))
+        plans.Target("v3", 1).flags_of(
+            on_imagenet(pretrained("jft_vit_h14"), "finetune_imagenet_h14_518")
+        )
     few_shots = plans.missing_data(pretrained("jft_positions_none"))
     assert few_shots == ["tfrecord:jft300m", "imagenet2012"]
 
