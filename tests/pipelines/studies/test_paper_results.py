@@ -1,6 +1,5 @@
 """The numbers of the paper: against the printed tables and against each other."""
 
-import json
 import statistics
 
 import pytest
@@ -15,20 +14,8 @@ from pipelines.studies.paper_results import (
     paper_values,
     pretraining_of,
 )
-from tests.conftest import GOLDEN
+from tests.pipelines.published import DATA, PUBLISHED
 
-PUBLISHED = json.loads((GOLDEN / "recipes.json").read_text())
-_DATA = {
-    "ImageNet": "imagenet",
-    "ImageNet ReaL": "real",
-    "CIFAR-10": "cifar10",
-    "CIFAR-100": "cifar100",
-    "Oxford-IIIT Pets": "pets",
-    "Oxford Flowers-102": "flowers",
-    "VTAB (19 tasks)": "vtab",
-    "Pets": "pets",
-    "Flowers": "flowers",
-}
 _COLUMNS = {
     "ViT-H/14 JFT": ("ViT-H/14", "JFT-300M"),
     "ViT-L/16 JFT": ("ViT-L/16", "JFT-300M"),
@@ -59,23 +46,23 @@ def test_numbers_are_those_of_the_tables(table, model, data, pretraining, percen
 
 def _of_table(table):
     return [
-        x for data in dict.fromkeys(_DATA.values()) for x in paper_values(data) if x.table == table
+        x for data in dict.fromkeys(DATA.values()) for x in paper_values(data) if x.table == table
     ]
 
 
 def test_tables_2_5_and_6_are_complete():
     """Against the copies of the tables that the tests of recipes read."""
     expected = {
-        (*_COLUMNS[column], _DATA[row]): tuple(cell)
+        (*_COLUMNS[column], DATA[row]): tuple(cell)
         for row, cells in PUBLISHED["table_2"]["rows"].items()
         for column, cell in zip(PUBLISHED["table_2"]["columns"], cells, strict=True)
-        if column in _COLUMNS and row in _DATA
+        if column in _COLUMNS and row in DATA
     }
     found = _of_table("2")
     assert {(x.model, x.pretraining, x.data): (x.percent, x.deviation) for x in found} == expected
     assert len(found) == len(expected) == 28
     expected = {
-        (model, pretraining, _DATA[row]): percent
+        (model, pretraining, DATA[row]): percent
         for pretraining, rows in PUBLISHED["table_5"]["rows"].items()
         for row, cells in rows.items()
         for model, percent in zip(PUBLISHED["table_5"]["columns"], cells, strict=True)
@@ -91,7 +78,7 @@ def test_tables_2_5_and_6_are_complete():
             name = name.replace(old, new)
         for column, percent in zip(PUBLISHED["table_6"]["columns"][2:], cells, strict=False):
             if not name.startswith("ViT"):
-                expected.append((name, _DATA[column], percent, f"{epochs} epochs of pre-training"))
+                expected.append((name, DATA[column], percent, f"{epochs} epochs of pre-training"))
     found = [(x.model, x.data, x.percent, x.note) for x in _of_table("6")]
     assert sorted(found) == sorted(expected) and len(found) == 72
 

@@ -1,6 +1,5 @@
 """Plans of suites: table 4 for every family, the protocol of VTAB, gaps, and wrong input."""
 
-import json
 import os
 
 import pytest
@@ -11,18 +10,11 @@ from pipelines.config.recipes import get_recipe
 from pipelines.data.protocols.vtab_tasks import TASKS
 from pipelines.studies import suite, suite_plan
 from pipelines.studies.suites import SUITES
-from tests.conftest import GOLDEN
 from tests.pipelines.process import assert_user_error
+from tests.pipelines.published import DATA, PUBLISHED
 from tests.pipelines.studies import suites
 from tests.pipelines.studies.suites import L16, RATE, Source, plan_of
 
-PUBLISHED = json.loads((GOLDEN / "recipes.json").read_text())
-_TITLES = {
-    "CIFAR100": "cifar100",
-    "CIFAR10": "cifar10",
-    "Oxford-IIIT Pets": "pets",
-    "Oxford Flowers-102": "flowers",
-}
 _PARTS = {"cifar10": 0.02, "cifar100": 0.02, "pets": 0.1, "flowers": 0.1}
 
 
@@ -38,7 +30,7 @@ def test_the_suites_are_the_choices_of_the_flag():
 
 
 def test_settings_of_one_data_set_are_table_4():
-    rows = {_TITLES.get(row["dataset"]): row for row in PUBLISHED["table_4"]["rows"]}
+    rows = {DATA.get(row["dataset"]): row for row in PUBLISHED["table_4"]["rows"]}
     for name, part in _PARTS.items():
         row, plan = rows[name], plan_of(name, init_from=L16)
         recipe = get_recipe(f"finetune_{name}")
