@@ -220,11 +220,34 @@ def test_workers_with_other_programs_or_weights_end(tmp_path, event, text):
 
 
 @pytest.mark.heavy("training")
+@pytest.mark.parametrize(
+    ("command", "own", "text"),
+    [
+        (
+            ["pretrain", "--workdir=run", *as_flags()],
+            "--set=train.steps=13",
+            "--set train.steps: '12' -> '13'",
+        ),
+        (["evaluate", "--model=shipped"], "--max_batches=2", "--max_batches: 0 -> 2"),
+    ],
+    ids=["pretrain", "evaluate"],
+)
+def test_workers_with_other_flags_end(tmp_path, command, own, text):
+    name, *flags = command
+    for worker in run(tmp_path, "-m", f"pipelines.{name}", *flags, own={1: [own]}, code=2):
+        assert f"have different flags (worker 0 -> worker 1): {text}. Start" in worker.error
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.heavy("training")
 def test_workers_with_other_settings_end(tmp_path):
-    own = {1: ["--set", "train.steps=13"]}
-    for worker in run(
-        tmp_path, "-m", "pipelines.pretrain", "--workdir=run", *as_flags(), own=own, code=2
-    ):
+    """The machines have different files of the same name."""
+    (tmp_path / "elsewhere").mkdir()
+    for folder, steps in ((tmp_path, 12), (tmp_path / "elsewhere", 13)):
+        settings = tiny_experiment(f"train.steps={steps}").to_dict()
+        (folder / "config.json").write_text(json.dumps(settings))
+    flags = ["--config=config.json", f"--workdir={tmp_path}/run"]
+    for worker in run(tmp_path, "-m", PROGRAM, "elsewhere", 1, "pretrain", *flags, code=2):
         assert "different configurations (worker 0 -> worker 1): " in worker.error
         assert "train.steps: 12 -> 13" in worker.error
     assert not (tmp_path / "run").exists()
