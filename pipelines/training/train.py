@@ -83,7 +83,7 @@ def train(experiment, workdir, strategy, request=Request(), on_metrics=None) -> 
         ):
             prepared = prepare(experiment, run, strategy, request)
             group.compare("configurations", prepared.experiment.to_dict())
-            check_same_data("training data", prepared.data.sources())
+            check_same_data("data", prepared.data.sources())
             if end := group.from_chief(lambda: _end_of_run(prepared.experiment, run)):
                 _log.info(f"already finished: {end}. --extend with a larger train.steps continues")
                 return group.from_chief(lambda: run.read_metrics()[-1])
