@@ -53,11 +53,18 @@ def join(place, own, seconds) -> Group:
     return group
 
 
+def listen(port):
+    """A socket that listens on a port of all addresses of this machine, of both versions of IP."""
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+    return socket.create_server(("", port))
+
+
 def _listen(place):
     """A socket that listens on the port of this worker."""
     port = place.split(place.index)[1]
     try:
-        return socket.create_server(("", port))
+        return listen(port)
     except OSError as error:
         raise UserError(
             f"Worker {place.index} cannot listen on its port {port}: {error.strerror}. Another "
@@ -251,9 +258,9 @@ def _check_answer(answer, place):
             raise UserError(text) if code == EXIT_USAGE else WorkerError(text, code)
         case str():
             raise UserError(
-                f"The address of worker 0, {place.addresses[0]}, leads to {answer}, which is another "
-                f"worker. Is --worker_index={place.index} right, and are the addresses in the order "
-                "of the workers?"
+                f"The address of worker 0, {place.addresses[0]}, leads to {answer}, which is "
+                f"another worker. Is --worker_index={place.index} right, and are the addresses in "
+                "the order of the workers?"
             )
     raise ValueError("another program answers")
 

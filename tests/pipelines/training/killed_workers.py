@@ -113,7 +113,7 @@ def kill(job, number, moment, worker, draw):
 
 
 def _kill_in_save(job, pid, since):
-    """Kills a worker if a checkpoint is written; it is stopped first, so that it cannot end that."""
+    """Kills a worker if a checkpoint is written; stopped first, it cannot end that meanwhile."""
     if not (is_saving(job.workdir, since) and _kill(pid, signal.SIGSTOP)):
         return False
     saves = is_saving(job.workdir, since)

@@ -197,7 +197,7 @@ def test_a_lost_worker_ends_the_others(tmp_path, event, worker):
         if event == "killed":  # What hangs does not say since when.
             assert time.monotonic() - begin < 60
         text = other.error
-    assert text.startswith(f"Worker {worker} (localhost:")
+    assert text.startswith(f"Worker {worker} (127.0.0.1:")
     assert ("was lost: its process" if event == "killed" else "hangs: no step, ") in text
 
 

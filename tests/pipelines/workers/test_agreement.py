@@ -136,9 +136,7 @@ def test_different_parts_of_the_data(tmp_path):
     split = open_source("digits", "train")
     for folder, left_out in ((tmp_path, 5), (tmp_path / "elsewhere", 6)):
         write_json(folder / "list.json", exclusion(split, np.array([left_out])))
-    settings = as_flags(
-        "data.train_split=train", "data.eval_split=train", "data.exclude=list.json"
-    )
+    settings = as_flags("data.train_split=train", "data.eval_split=train", "data.exclude=list.json")
     command = ["-m", PROGRAM, "elsewhere", 1, "pretrain", f"--workdir={tmp_path}/run", *settings]
     for worker in run(tmp_path, *command, code=2):
         text = "have different data (worker 0 -> worker 1): train.exclude.list: "
@@ -147,10 +145,15 @@ def test_different_parts_of_the_data(tmp_path):
 
 
 def test_a_workdir_that_is_not_shared(tmp_path):
-    (tmp_path / "elsewhere").mkdir()
+    """Worker 1 has a folder of the same name, with the files of another run that was killed."""
+    other = tmp_path / "elsewhere" / "run"
+    other.mkdir(parents=True)
+    write_json(other / "config.json", tiny_experiment().to_dict())
+    write_json(other / "lock", {"pid": 1, "host": "host", "since": "2026-01-01 00:00:00 +0000"})
     command = ["-m", PROGRAM, "elsewhere", 1, "pretrain", "--workdir=run", *as_flags()]
     for worker in run(tmp_path, *command, code=2):
         assert "Worker 1 does not see the workdir of worker 0, run." in worker.error
+    assert not (tmp_path / "run").exists()
 
 
 def test_evaluation_and_features_equal_one_process(tmp_path):

@@ -8,12 +8,12 @@ import time
 
 import pytest
 
+from pipelines.cluster.local_workers import free_addresses
 from pipelines.errors import UserError, WorkerError
 from pipelines.workers import joining
 from pipelines.workers.group import Group
 from pipelines.workers.link import Link
 from pipelines.workers.places import Place
-from tests.pipelines.workers.local_workers import free_addresses
 
 
 @pytest.fixture(autouse=True)
@@ -54,9 +54,19 @@ def processes(monkeypatch):
     monkeypatch.setattr(joining.os, "getpid", lambda: next(numbers))
 
 
-@pytest.mark.parametrize("delays", [[0, 0, 0], [0.5, 0, 0.3]])
-def test_workers_meet_in_any_order(join, processes, delays):
-    addresses = tuple(free_addresses(3))
+HAS_BOTH = pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 on this machine")
+
+
+@pytest.mark.parametrize(
+    ("delays", "host"),
+    [
+        ([0, 0, 0], "127.0.0.1"),
+        ([0.5, 0, 0.3], "127.0.0.1"),
+        pytest.param([0, 0, 0], "[::1]", marks=HAS_BOTH),
+    ],
+)
+def test_workers_meet_in_any_order(join, processes, delays, host):
+    addresses = tuple(text.replace("127.0.0.1", host) for text in free_addresses(3))
     groups = join([(Place(addresses, index), {}, 20) for index in range(3)], delays)
     assert [group.index for group in groups] == [0, 1, 2]
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
@@ -64,7 +74,7 @@ def test_workers_meet_in_any_order(join, processes, delays):
     assert values == [[0, 1, 2]] * 3
     # The addresses are free for TensorFlow while the connections stay.
     for address in addresses:
-        socket.create_server(("", int(address.split(":")[1]))).close()
+        joining.listen(int(address.rpartition(":")[2])).close()
 
 
 @pytest.mark.parametrize("said", ["PRI * HTTP/2.0\r\n\r\n", '{"hello": "vit workers"}\n'])
