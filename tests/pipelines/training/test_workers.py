@@ -13,7 +13,7 @@ import tensorflow as tf
 from pipelines.runs import checkpoints
 from pipelines.runs.workdir import Workdir
 from pipelines.training.train import train
-from tests.pipelines.equal_runs import assert_equal_runs, everything
+from tests.pipelines.equal_runs import assert_equal_runs, assert_equal_weights, everything
 from tests.pipelines.tiny import as_flags, losses, one_device, tiny_experiment
 from tests.pipelines.workers.local_workers import PROGRAM, run, started
 
@@ -26,6 +26,7 @@ MUCH = (
     "optimizer.learning_rate=0.05",
     "data.eval_split=test[:50]",
     "data.mixup=0.5",
+    "data.randaugment_layers=2",
     "train.accumulate_steps=2",
     "train.checkpoint_every=4",
     "train.ema_decay=0.9",
@@ -134,13 +135,14 @@ def test_three_workers_with_two_devices_each_equal_one_device(tmp_path):
 
 @pytest.mark.heavy("training")
 def test_two_workers_equal_one_device_with_a_loss_scale(tmp_path):
-    """Activations are rounded to float16, so the tolerance is that of its 11 bits."""
+    """Activations are rounded to float16, so the tolerances are those of its 11 bits."""
     settings = [*MUCH, "model.dtype=mixed_float16"]
     run(tmp_path, "-m", "pipelines.pretrain", "--workdir=run", *as_flags(*settings))
     train(tiny_experiment(*settings), tmp_path / "whole", one_device())
     np.testing.assert_allclose(losses(tmp_path / "run"), losses(tmp_path / "whole"), rtol=2e-3)
     lines = Workdir(tmp_path / "run").read_metrics()
     assert {line["loss_scale"] for line in lines if "loss" in line} == {2.0**15}
+    assert_equal_weights(tmp_path / "run", tmp_path / "whole", 2.0**-11)
 
 
 @pytest.fixture(scope="module")
