@@ -4,10 +4,12 @@ import logging
 import os
 import re
 
+from pipelines.cli.shared_flags import WORKER_FLAGS
 from pipelines.config import Assignments, Experiment, Request
 from pipelines.config.names import PRECISIONS
 from pipelines.config.recipes import get_recipe, summary
 from pipelines.errors import UserError
+from pipelines.workers.group import current
 from vit_tf.files import storage
 
 _log = logging.getLogger(__name__)
@@ -127,13 +129,28 @@ def _origin(values):
 
 
 def strategy(values):
-    """The distribution strategy that the shared flags describe."""
+    """The distribution strategy that the shared flags describe.
+
+    Raises:
+        UserError, WorkerError: as `make_strategy`, and if workers have different flags.
+    """
     from pipelines.runs.strategies import Workers, make_strategy
 
     workers = Workers(values.workers, values.worker_index, values.worker_wait)
-    return make_strategy(
+    made = make_strategy(
         values.strategy, values.logical_cpus, values.tpu, values.zone, values.project, workers
     )
+    current().compare("flags", _same_flags(values))
+    return made
+
+
+def _same_flags(values):
+    """The flags that all workers must have, by their names."""
+    given = values.flag_values_dict()
+    same = {f"--{name}": given[name] for name in given if name not in ("set", *WORKER_FLAGS)}
+    # A message about one field does not have all others.
+    assigned = [text.partition("=") for text in given.get("set", ())]
+    return same | {f"--set {path}": text for path, _, text in assigned}
 
 
 def model_path_and_weights(values):

@@ -3,15 +3,19 @@
 import contextlib
 import json
 import os
+import random
 import signal
-import socket
 import subprocess
 import sys
 import threading
 
 from pipelines.cluster.tied_process import tied
+from pipelines.errors import RunError
+from pipelines.workers import joining
 
 _HOST = "127.0.0.1"
+# Well-known services are below.
+_LOWEST_PORT = 10_000
 # The line of a command that says why it failed.
 _ERROR = b"error: "
 
@@ -139,7 +143,7 @@ class LocalWorkers:
     def __init__(self, command, count):
         self.workers, self.ended, self.output = [], [], Output()
         try:
-            addresses = _free_addresses(count)
+            addresses = free_addresses(count)
             for index in range(count):
                 self.workers.append(Worker(command, index, addresses, self.output))
         except BaseException:
@@ -164,10 +168,27 @@ class LocalWorkers:
             worker.kill()
 
 
-def _free_addresses(count):
-    """Different ports of this machine that nothing uses, as host:port."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind((_HOST, 0))
-        return [f"{_HOST}:{each.getsockname()[1]}" for each in sockets]
+def free_addresses(count) -> list[str]:
+    """Different ports of this machine that nothing uses, as host:port.
+
+    They are below those that the system gives to connections: one of these could get a port before
+    its worker listens on it.
+    """
+    ports, found = range(_LOWEST_PORT, max(_first_given_port(), 2 * _LOWEST_PORT)), []
+    # Not in order: another job of this machine may choose at the same time.
+    for port in random.SystemRandom().sample(ports, len(ports)):
+        with contextlib.suppress(OSError):
+            joining.listen(port).close()
+            found.append(f"{_HOST}:{port}")
+        if len(found) == count:
+            return found
+    raise RunError(f"This machine has no {count} free ports from {ports[0]} to {ports[-1]}.")
+
+
+def _first_given_port():
+    """The lowest port that the system gives to connections."""
+    try:
+        with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as file:
+            return int(file.read().split()[0])
+    except OSError:  # Not Linux.
+        return 49152  # That of RFC 6335.

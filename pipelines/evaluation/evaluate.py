@@ -65,7 +65,7 @@ def evaluate(  # noqa: PLR0913 - the flags of the command
     with strategy.scope():
         model, preprocessing, classes = source.open_model(opening)
     check_head(source.name, model.config)
-    check_same_data("evaluation data", [examples])
+    check_same_data("data", {"evaluation": examples})
     check_same_weights(f"weights of {source.name}", model.weights)
     columns, names = None, classes.labels or examples.labels
     if label_map is not None:

@@ -133,6 +133,8 @@ class Evaluator(orbit.StandardEvaluator):
         local = self.strategy.experimental_local_results
         sums = {name: local(x)[0] for name, x in sums.items()}  # Equal on all replicas.
         scored = [self.strategy.gather(value, axis=0) for value in scored]
+        if self.data.bad_images is None:
+            return sums, scored, None
         if current().count > 1:  # The chief names the images that any worker cannot read.
             return sums, scored, self.strategy.gather(bad, axis=0)
         return sums, scored, tf.concat(local(bad), axis=0)

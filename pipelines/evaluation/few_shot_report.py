@@ -92,7 +92,7 @@ def run(source, splits, strategy, settings, *, output, batch_size, bad_images, o
     if storage.exists(output) and not storage.is_folder(output):
         raise UserError(f"--output {output} is a file. Name a directory.")
     model, preprocessing = _open_model(source, strategy, opening)
-    check_same_data("data", splits)
+    check_same_data("data", dict(zip(("train", "test"), splits, strict=True)))
     if current().is_chief:
         storage.make_folders(output)
     digest = feature_cache.model_digest(model, preprocessing)

@@ -21,6 +21,7 @@ import tensorflow as tf
 
 from pipelines.errors import RunError, UserError
 from pipelines.runs.json_file import read_json, write_json
+from pipelines.runs.shared_folder import is_seen
 from pipelines.workers.group import current
 from vit_tf.files import storage
 
@@ -138,7 +139,9 @@ class CheckpointStore:
         """
         step = current().from_chief(self._restore_newest)
         if step is not None and not current().is_chief:
-            with _on_disk(_path(self._directory, step)) as folder:
+            path = _path(self._directory, step)
+            is_seen(lambda: storage.exists(os.path.join(path, _CHECKSUMS)))
+            with _on_disk(path) as folder:
                 if (damage := _find_damage(folder)) is not None:
                     raise RunError(
                         f"The checkpoint of step {step} in {self._directory}, which worker 0 has "

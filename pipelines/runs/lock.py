@@ -15,6 +15,7 @@ from pathlib import Path
 from pipelines.errors import InUseError, RunError, UserError
 from pipelines.runs import lease
 from pipelines.runs.json_file import read_json
+from pipelines.runs.shared_folder import is_seen
 from pipelines.workers.group import current
 from vit_tf.files import storage
 
@@ -50,14 +51,43 @@ def only_writer(workdir):
 
 @contextlib.contextmanager
 def written_by_chief(workdir):
-    """The same for all workers of a run, of which the chief holds the lock.
+    """The same for all workers of a run, of which the chief holds the lock; the others must see it.
 
-    Yields the function of `only_writer`, or None in another worker. Errors are raised in all.
+    Yields the function of `only_writer`, or None in another worker. Errors are raised in all, also
+    a `UserError` if a worker does not see the lock.
     """
     with contextlib.ExitStack() as stack:
         checks = []
         current().from_chief(lambda: checks.append(stack.enter_context(only_writer(workdir))))
+        _check_shared(workdir)
         yield checks[0] if checks else None
+
+
+def _check_shared(workdir):
+    """Checks that all workers see the workdir of the chief, which they need to resume.
+
+    A folder of the same name may have the files of another run, but not the lock of this one.
+    """
+    group = current()
+    if group.count == 1:
+        return
+    workdir = storage.normal(workdir)
+    holder = group.from_chief(lambda: _holder(workdir))
+    seen = group.gather(is_seen(lambda: _holder(workdir) == holder))
+    if blind := [index for index, sees in enumerate(seen) if not sees]:
+        raise UserError(
+            f"Worker {blind[0]} does not see the workdir of worker 0, {workdir}. Choose a "
+            "--workdir in a folder that all machines share, or a URL."
+        )
+
+
+def _holder(workdir):
+    """What the lock or lease of a workdir says about the process that holds it."""
+    try:
+        values = read_json(storage.join(workdir, lease.NAME if storage.is_url(workdir) else _NAME))
+    except (UserError, OSError):  # There is none, or it is just being written.
+        return {}
+    return {name: value for name, value in values.items() if name != "renewed"}
 
 
 @contextlib.contextmanager

@@ -86,7 +86,7 @@ def run(
     with strategy.scope():
         model, preprocessing, names = source.open_model(opening)
     _check_model(benchmark, source.name, model.config, names.labels)
-    check_same_data("data of the benchmark", [examples])
+    check_same_data("data", {"benchmark": examples})
     check_same_weights(f"weights of {source.name}", model.weights)
     left_out = BadImages() if data.bad_images == "skip" else None
     predictions = Predictions(names.activation)

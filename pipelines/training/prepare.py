@@ -150,7 +150,7 @@ def prepare(experiment, run, strategy, request=Request(), keeps_data_errors=Fals
             notes.append(f"{run.path} has no checkpoint: the run starts over")
         if not checkpoints.steps(run.checkpoints):
             skips = data.train.bad_images is not None
-            if found := scan(data.sources(), experiment.data.scan, skips):
+            if found := scan(data.sources().values(), experiment.data.scan, skips):
                 notes.append(found)
         prepared = resolve(experiment, data.train.source, replicas, on_tpu, assigned)
     except DataError as error:

@@ -5,7 +5,6 @@ The path of a setting is: flags -> `Experiment` -> `prepare` -> `train`, which p
 
 import contextlib
 import logging
-import time
 
 import keras
 import tensorflow as tf
@@ -14,7 +13,7 @@ import vit_tf
 from pipelines.config import Request
 from pipelines.config.summary import summary
 from pipelines.data.bad_images import summary_at_end
-from pipelines.errors import UserError, counted
+from pipelines.errors import counted
 from pipelines.optimization.ema import ExponentialMovingAverage, initial_share
 from pipelines.optimization.loss_scale import LossScale
 from pipelines.optimization.optimizers import optimizer_of
@@ -44,9 +43,6 @@ from vit_tf.files import storage
 
 _log = logging.getLogger(__name__)
 
-# Seconds after which a file of one machine is seen by all others that share its folder.
-_FILE_SYSTEM_DELAY = 10.0
-
 
 def train(experiment, workdir, strategy, request=Request(), on_metrics=None) -> dict:
     """Trains from the newest checkpoint, or from `experiment.init_from`, or from scratch.
@@ -63,7 +59,8 @@ def train(experiment, workdir, strategy, request=Request(), on_metrics=None) -> 
         The last line of metrics.
 
     Raises:
-        UserError: for wrong input, and if another process trains in `workdir`.
+        UserError: for wrong input, if another process trains in `workdir`, and if a worker does not
+            see that of the chief.
         RunError: if `workdir` cannot be written, or another process has taken its lease.
         NonFiniteError: if a loss or gradient is not finite and `train.non_finite` ends the run.
         Interrupted: after a signal, once everything is saved.
@@ -83,7 +80,7 @@ def train(experiment, workdir, strategy, request=Request(), on_metrics=None) -> 
         ):
             prepared = prepare(experiment, run, strategy, request)
             group.compare("configurations", prepared.experiment.to_dict())
-            check_same_data("training data", prepared.data.sources())
+            check_same_data("data", prepared.data.sources())
             if end := group.from_chief(lambda: _end_of_run(prepared.experiment, run)):
                 _log.info(f"already finished: {end}. --extend with a larger train.steps continues")
                 return group.from_chief(lambda: run.read_metrics()[-1])
@@ -131,7 +128,6 @@ def _train(prepared, run, strategy, log_file, on_metrics):
 
     _report_sharding(data.sampling.sharding, num_hosts(strategy), run)
     run.create(experiment)
-    _check_shared(run)
     check_same_weights("weights before the first step", trainer.model.weights)
     if group.is_chief:
         log_file.open(run.growing.path("run.log"))
@@ -197,24 +193,6 @@ def _write_beginning(prepared, run, strategy, step):
         strategy=describe(strategy),
         hosts=num_hosts(strategy),
     )
-
-
-def _check_shared(run):
-    """Checks that all workers see the workdir of the chief, which they need to resume.
-
-    Raises:
-        UserError: if one does not; in all workers.
-    """
-    current().gather(None)  # The chief has written.
-    end = time.monotonic() + _FILE_SYSTEM_DELAY
-    while not (seen := storage.exists(run.config)) and time.monotonic() < end:
-        time.sleep(0.1)
-    blind = [index for index, sees in enumerate(current().gather(seen)) if not sees]
-    if blind:
-        raise UserError(
-            f"Worker {blind[0]} does not see the workdir of worker 0, {run.path}. Choose a "
-            "--workdir in a folder that all machines share, or a URL."
-        )
 
 
 def _show(board, experiment, data, step):

@@ -104,17 +104,21 @@ class RunData:
     evaluation: EvaluationData | None = None
     few_shot: FewShotData | None = None
 
-    def sources(self) -> list[DataSource]:
-        """The sources of training and, if the run has them, of evaluations."""
-        return [self.train.source] + ([self.evaluation.source] if self.evaluation else [])
+    def sources(self) -> dict[str, DataSource]:
+        """The sources of training and, if the run has them, of evaluations, by their use."""
+        uses = {"train": self.train, "evaluation": self.evaluation}
+        if self.few_shot:
+            uses |= {"few-shot train": self.few_shot.train, "few-shot test": self.few_shot.test}
+        return {use: data.source for use, data in uses.items() if data}
 
     def describe(self) -> list[str]:
         """Lines about the images: their number, their classes, and files that are left out."""
-        uses = zip(("trains", "evaluates"), self.sources(), strict=False)
-        lines = [f"{use} on {describe_sizes(source)}" for use, source in uses]
-        if not self.evaluation:
+        lines = [f"trains on {describe_sizes(self.train.source)}"]
+        if self.evaluation:
+            lines.append(f"evaluates on {describe_sizes(self.evaluation.source)}")
+        else:
             lines.append("no evaluations: data.eval_split is none")
-        if skipped := skipped_files(self.sources()):
+        if skipped := skipped_files(self.sources().values()):
             lines.append(f"{describe_skipped(skipped)}. Only {', '.join(SUFFIXES)} are images")
         return lines
 

@@ -12,7 +12,7 @@ import threading
 import time
 
 from pipelines.config.fields import differences
-from pipelines.errors import UserError, WorkerError, counted
+from pipelines.errors import EXIT_USAGE, UserError, WorkerError, counted
 from pipelines.workers.group import Group
 from pipelines.workers.link import Link
 
@@ -53,11 +53,18 @@ def join(place, own, seconds) -> Group:
     return group
 
 
+def listen(port):
+    """A socket that listens on a port of all addresses of this machine, of both versions of IP."""
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+    return socket.create_server(("", port))
+
+
 def _listen(place):
     """A socket that listens on the port of this worker."""
     port = place.split(place.index)[1]
     try:
-        return socket.create_server(("", port))
+        return listen(port)
     except OSError as error:
         raise UserError(
             f"Worker {place.index} cannot listen on its port {port}: {error.strerror}. Another "
@@ -105,9 +112,9 @@ class _Chief:
             link = Link(self._server.accept()[0])
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
                 hello = link.receive(_ANSWER)
-                if hello["hello"] == _HELLO:
+                if hello["hello"] == _HELLO and hello.keys() == self._hello.keys():
                     return link, hello
-            link.close()  # It is another program.
+            link.close()  # It is another program, or another version.
 
     def _welcome(self, link, hello):
         index, process = hello["index"], hello["process"]
@@ -169,7 +176,7 @@ class _Chief:
 
     def _refuse(self, error):
         """Ends all workers that have come or come soon: raises the error, here and there."""
-        code = error.code if isinstance(error, WorkerError) else 2
+        code = error.code if isinstance(error, WorkerError) else EXIT_USAGE
         links, end = list(self._links.values()), min(self._deadline, time.monotonic() + _ANSWER)
         refused = {"refused": {"code": code, "text": str(error)}}
         for link in links:
@@ -220,22 +227,42 @@ def _reach_chief(place, hello, deadline, seconds):
         link.send(hello)
         try:
             # Worker 0 may have begun to wait later than this one.
-            answer = link.receive(seconds + 2 * _ANSWER)
+            _check_answer(link.receive(seconds + 2 * _ANSWER), place)
+            return link
+        except (UserError, WorkerError):
+            link.close()
+            raise
         except (OSError, ValueError) as error:
             link.close()
             problem = _reason(error)
             time.sleep(min(_RETRY, left))
-            continue
-        if refused := answer.get("refused"):
-            link.close()
-            if refused["code"] == 2:
-                raise UserError(refused["text"])
-            raise WorkerError(refused["text"], refused["code"])
-        return link
     raise WorkerError(
         f"worker 0 ({place.addresses[0]}) did not answer for {counted(seconds, 'second')}: "
         f"{problem}. Start all workers, or wait longer with --worker_wait."
     )
+
+
+def _check_answer(answer, place):
+    """Checks what the address of worker 0 answers.
+
+    Raises:
+        UserError, WorkerError: if worker 0 refuses, or if it is another worker, which answers as in
+            `_answering`.
+        ValueError: if it is another program, or the own greeting: while nothing listens on a port,
+            a system may connect a socket to itself.
+    """
+    match answer:
+        case {"go": True}:
+            return
+        case {"refused": {"code": code, "text": text}}:
+            raise UserError(text) if code == EXIT_USAGE else WorkerError(text, code)
+        case str():
+            raise UserError(
+                f"The address of worker 0, {place.addresses[0]}, leads to {answer}, which is "
+                f"another worker. Is --worker_index={place.index} right, and are the addresses in "
+                "the order of the workers?"
+            )
+    raise ValueError("another program answers")
 
 
 def _reason(error):

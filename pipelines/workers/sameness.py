@@ -69,13 +69,13 @@ def check_same_data(what, sources):
 
     Args:
         what: name of the data, for the message.
-        sources: `DataSource`s.
+        sources: use -> `DataSource`. Two uses of one split may have different parts of it.
 
     Raises:
         UserError: if two workers read different data; in all workers.
     """
     if current().count > 1:
-        contents = {source.split: _content(source) for source in sources}
+        contents = {use: _content(source) for use, source in sources.items()}
         current().compare(what, contents)
 
 

@@ -34,6 +34,11 @@ def assert_equal_runs(workdir, expected, optimizer):
     tolerance = TOLERANCE[optimizer]
     assert len(losses(expected)) == 12
     np.testing.assert_allclose(losses(workdir), losses(expected), rtol=tolerance)
+    assert_equal_weights(workdir, expected, tolerance)
+
+
+def assert_equal_weights(workdir, expected, tolerance):
+    """Checks final weights and their average; the tolerance is relative to the largest weight."""
     for name in ("final.npz", "ema.npz"):
         received, wanted = arrays(workdir, name), arrays(expected, name)
         assert received.keys() == wanted.keys()

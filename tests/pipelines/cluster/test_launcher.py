@@ -49,6 +49,8 @@ def test_each_line_begins_with_the_index_of_its_worker(launch, tmp_path, capfd):
     ]
     hosts, ports = zip(*(address.split(":") for address in addresses), strict=True)
     assert set(hosts) == {"127.0.0.1"} and len(set(ports)) == 3
+    first_given = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    assert all(int(port) < first_given for port in ports)
 
 
 @pytest.mark.parametrize("lost", [["kill 9"], ["kill 15"], ["kill 11"], LOST])

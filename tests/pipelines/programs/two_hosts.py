@@ -8,12 +8,12 @@ and the message about the data set WRONG, as JSON, and trains in the folder `run
 
 import contextlib
 import json
-import socket
 import subprocess
 import sys
 
 import tensorflow as tf
 
+from pipelines.cluster.local_workers import free_addresses
 from pipelines.data.sources.open import open_source
 from pipelines.errors import DataError
 from pipelines.runs import strategies
@@ -35,16 +35,10 @@ sys.stdin.read()
 """
 
 
-def free_address():
-    with socket.socket() as own:
-        own.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{own.getsockname()[1]}"
-
-
 @contextlib.contextmanager
 def servers(folders):
     """Starts a server in each folder; yields their addresses."""
-    addresses = [free_address() for _ in folders]
+    addresses = free_addresses(len(folders))
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", _SERVER, str(index), *addresses],

@@ -13,7 +13,7 @@ import sys
 
 import pytest
 
-from pipelines.runs import multi_worker, progress
+from pipelines.runs import multi_worker, progress, shared_folder
 from pipelines.training import loop, train_step
 from pipelines.workers import sameness
 from pipelines.workers.group import current
@@ -86,6 +86,7 @@ def not_finite():
 def elsewhere():
     """It has another working directory, as on another machine."""
     os.chdir("elsewhere")
+    shared_folder.DELAY = 2.0
 
 
 def other_weights():

@@ -73,12 +73,15 @@ def attempt(workdir, assignments, log, moment, moments):
         train(tiny_experiment(*assignments), workdir, strategy)
 
 
-def is_saving(workdir, begin):
-    """Whether there is an unfinished checkpoint of the attempt that began at `begin`."""
+def is_saving(workdir, since):
+    """Whether there is an unfinished checkpoint that was begun after a time."""
     folder = Workdir(workdir).checkpoints
     names = os.listdir(folder) if os.path.isdir(folder) else []
     paths = [os.path.join(folder, name) for name in names if name.startswith("unfinished-")]
-    return any(os.stat(path).st_mtime > begin for path in paths)
+    try:
+        return any(os.stat(path).st_mtime > since for path in paths)
+    except FileNotFoundError:  # It has just been finished.
+        return False
 
 
 def main(workdir, kills, seed, *assignments):

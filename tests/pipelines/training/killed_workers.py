@@ -33,6 +33,7 @@ import time
 from pipelines.runs import checkpoints
 from pipelines.runs.workdir import Workdir
 from tests.pipelines.tiny import as_flags
+from tests.pipelines.training.killed_run import is_saving
 
 # Seconds between two looks; a checkpoint is written within milliseconds.
 _POLL, _SHORT_POLL = 0.02, 0.001
@@ -74,16 +75,6 @@ class Job:
                 continue
         return None
 
-    def is_saving(self, since):
-        """Whether there is an unfinished checkpoint that was begun after a time."""
-        folder = Workdir(self.workdir).checkpoints
-        names = os.listdir(folder) if os.path.isdir(folder) else []
-        paths = [os.path.join(folder, name) for name in names if name.startswith("unfinished-")]
-        try:
-            return any(os.stat(path).st_mtime > since for path in paths)
-        except FileNotFoundError:  # It has just been finished.
-            return False
-
 
 def wait_for(job, condition, poll=_POLL):
     """Waits; returns False if the job ends before."""
@@ -103,9 +94,7 @@ def kill(job, number, moment, worker, draw):
         wait_for(job, lambda: re.search(r"\] step \d+/", job.attempts()[number]))
     if moment == "save":
         pid, since = job.pid(worker), time.time()
-        wait_for(job, lambda: job.is_saving(since), _SHORT_POLL)
-        if pid is not None:
-            _kill(pid)
+        wait_for(job, lambda: pid is None or _kill_in_save(job, pid, since), _SHORT_POLL)
     else:
         time.sleep(draw.uniform(0, float(moment.partition(":")[2] or 1)))
         # It may not have been started yet.
@@ -119,13 +108,21 @@ def kill(job, number, moment, worker, draw):
         "worker": worker,
         "resumed": resumed and int(resumed[1]),
         "newest": checkpoints.newest(Workdir(job.workdir).checkpoints),
-        "saving": job.is_saving(begin),
+        "saving": is_saving(job.workdir, begin),
     }
 
 
-def _kill(pid):
+def _kill_in_save(job, pid, since):
+    """Kills a worker if a checkpoint is written; stopped first, it cannot end that meanwhile."""
+    if not (is_saving(job.workdir, since) and _kill(pid, signal.SIGSTOP)):
+        return False
+    saves = is_saving(job.workdir, since)
+    return _kill(pid, signal.SIGKILL if saves else signal.SIGCONT) and saves
+
+
+def _kill(pid, number=signal.SIGKILL):
     try:
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, number)
     except ProcessLookupError:
         return False
     return True

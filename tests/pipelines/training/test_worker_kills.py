@@ -17,7 +17,7 @@ _MORE = ("data.eval_split=test[:100]", "train.eval_every=20", "train.ema_decay=0
     ("moments", "steps", "more"),
     [
         ("save", 60, ("data.eval_split=none",)),
-        pytest.param("train,save,train", 400, _MORE, marks=pytest.mark.heavy("training")),
+        pytest.param("train,train,save", 400, _MORE, marks=pytest.mark.heavy("training")),
     ],
 )
 def test_kills_of_workers_change_nothing(tmp_path, moments, steps, more):
@@ -39,6 +39,8 @@ def test_kills_of_workers_change_nothing(tmp_path, moments, steps, more):
     assert [kill["moment"] for kill in kills] == moments.split(","), log
     assert killed["attempts"] == len(kills) + 1
     assert all(kill["newest"] is not None for kill in kills)
+    saves = [kill["saving"] for kill in kills if kill["moment"] == "save"]
+    assert saves and all(saves), log  # All hit worker 0, which writes the checkpoints.
     names = ("final.npz", "ema.npz") if more is _MORE else ("final.npz",)
     assert_same_weights(tmp_path / "killed", tmp_path / "whole", names)
     assert untimed_metrics(tmp_path / "killed") == untimed_metrics(tmp_path / "whole")

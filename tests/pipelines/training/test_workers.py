@@ -13,7 +13,7 @@ import tensorflow as tf
 from pipelines.runs import checkpoints
 from pipelines.runs.workdir import Workdir
 from pipelines.training.train import train
-from tests.pipelines.equal_runs import assert_equal_runs, everything
+from tests.pipelines.equal_runs import assert_equal_runs, assert_equal_weights, everything
 from tests.pipelines.tiny import as_flags, losses, one_device, tiny_experiment
 from tests.pipelines.workers.local_workers import PROGRAM, run, started
 
@@ -26,6 +26,7 @@ MUCH = (
     "optimizer.learning_rate=0.05",
     "data.eval_split=test[:50]",
     "data.mixup=0.5",
+    "data.randaugment_layers=2",
     "train.accumulate_steps=2",
     "train.checkpoint_every=4",
     "train.ema_decay=0.9",
@@ -134,13 +135,14 @@ def test_three_workers_with_two_devices_each_equal_one_device(tmp_path):
 
 @pytest.mark.heavy("training")
 def test_two_workers_equal_one_device_with_a_loss_scale(tmp_path):
-    """Activations are rounded to float16, so the tolerance is that of its 11 bits."""
+    """Activations are rounded to float16, so the tolerances are those of its 11 bits."""
     settings = [*MUCH, "model.dtype=mixed_float16"]
     run(tmp_path, "-m", "pipelines.pretrain", "--workdir=run", *as_flags(*settings))
     train(tiny_experiment(*settings), tmp_path / "whole", one_device())
     np.testing.assert_allclose(losses(tmp_path / "run"), losses(tmp_path / "whole"), rtol=2e-3)
     lines = Workdir(tmp_path / "run").read_metrics()
     assert {line["loss_scale"] for line in lines if "loss" in line} == {2.0**15}
+    assert_equal_weights(tmp_path / "run", tmp_path / "whole", 2.0**-11)
 
 
 @pytest.fixture(scope="module")
@@ -197,7 +199,7 @@ def test_a_lost_worker_ends_the_others(tmp_path, event, worker):
         if event == "killed":  # What hangs does not say since when.
             assert time.monotonic() - begin < 60
         text = other.error
-    assert text.startswith(f"Worker {worker} (localhost:")
+    assert text.startswith(f"Worker {worker} (127.0.0.1:")
     assert ("was lost: its process" if event == "killed" else "hangs: no step, ") in text
 
 
@@ -220,11 +222,34 @@ def test_workers_with_other_programs_or_weights_end(tmp_path, event, text):
 
 
 @pytest.mark.heavy("training")
+@pytest.mark.parametrize(
+    ("command", "own", "text"),
+    [
+        (
+            ["pretrain", "--workdir=run", *as_flags()],
+            "--set=train.steps=13",
+            "--set train.steps: '12' -> '13'",
+        ),
+        (["evaluate", "--model=shipped"], "--max_batches=2", "--max_batches: 0 -> 2"),
+    ],
+    ids=["pretrain", "evaluate"],
+)
+def test_workers_with_other_flags_end(tmp_path, command, own, text):
+    name, *flags = command
+    for worker in run(tmp_path, "-m", f"pipelines.{name}", *flags, own={1: [own]}, code=2):
+        assert f"have different flags (worker 0 -> worker 1): {text}. Start" in worker.error
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.heavy("training")
 def test_workers_with_other_settings_end(tmp_path):
-    own = {1: ["--set", "train.steps=13"]}
-    for worker in run(
-        tmp_path, "-m", "pipelines.pretrain", "--workdir=run", *as_flags(), own=own, code=2
-    ):
+    """The machines have different files of the same name."""
+    (tmp_path / "elsewhere").mkdir()
+    for folder, steps in ((tmp_path, 12), (tmp_path / "elsewhere", 13)):
+        settings = tiny_experiment(f"train.steps={steps}").to_dict()
+        (folder / "config.json").write_text(json.dumps(settings))
+    flags = ["--config=config.json", f"--workdir={tmp_path}/run"]
+    for worker in run(tmp_path, "-m", PROGRAM, "elsewhere", 1, "pretrain", *flags, code=2):
         assert "different configurations (worker 0 -> worker 1): " in worker.error
         assert "train.steps: 12 -> 13" in worker.error
     assert not (tmp_path / "run").exists()

@@ -4,19 +4,12 @@ import contextlib
 import dataclasses
 import os
 import pathlib
-import socket
 
+from pipelines.cluster.local_workers import free_addresses
 from tests import fork_server
 from tests.pipelines.process import ROOT, TIMEOUT
 
 PROGRAM = "tests.pipelines.programs.worker"
-
-
-def free_addresses(count):
-    """Addresses of this machine that nobody listens on."""
-    with contextlib.ExitStack() as stack:
-        servers = [stack.enter_context(socket.create_server(("", 0))) for _ in range(count)]
-        return [f"localhost:{server.getsockname()[1]}" for server in servers]
 
 
 @dataclasses.dataclass

@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from pipelines.data.exclusion import exclusion
+from pipelines.data.sources.open import open_source
+from pipelines.runs.json_file import write_json
 from pipelines.runs.workdir import Workdir
 from pipelines.training.train import train
 from tests.pipelines.process import run_command
@@ -123,15 +126,34 @@ def test_different_data(tmp_path):
     settings = as_flags(*_settings("data"))
     command = ["-m", PROGRAM, "elsewhere", 1, "pretrain", f"--workdir={tmp_path}/run", *settings]
     for worker in run(tmp_path, *command, code=2):
-        assert "have different training data (worker 0 -> worker 1): " in worker.error
+        assert "have different data (worker 0 -> worker 1): " in worker.error
+    assert not (tmp_path / "run").exists()
+
+
+def test_different_parts_of_the_data(tmp_path):
+    """The machines have different lists of the same name; the evaluation reads the whole split."""
+    (tmp_path / "elsewhere").mkdir()
+    split = open_source("digits", "train")
+    for folder, left_out in ((tmp_path, 5), (tmp_path / "elsewhere", 6)):
+        write_json(folder / "list.json", exclusion(split, np.array([left_out])))
+    settings = as_flags("data.train_split=train", "data.eval_split=train", "data.exclude=list.json")
+    command = ["-m", PROGRAM, "elsewhere", 1, "pretrain", f"--workdir={tmp_path}/run", *settings]
+    for worker in run(tmp_path, *command, code=2):
+        text = "have different data (worker 0 -> worker 1): train.exclude.list: "
+        assert text in worker.error
     assert not (tmp_path / "run").exists()
 
 
 def test_a_workdir_that_is_not_shared(tmp_path):
-    (tmp_path / "elsewhere").mkdir()
+    """Worker 1 has a folder of the same name, with the files of another run that was killed."""
+    other = tmp_path / "elsewhere" / "run"
+    other.mkdir(parents=True)
+    write_json(other / "config.json", tiny_experiment().to_dict())
+    write_json(other / "lock", {"pid": 1, "host": "host", "since": "2026-01-01 00:00:00 +0000"})
     command = ["-m", PROGRAM, "elsewhere", 1, "pretrain", "--workdir=run", *as_flags()]
     for worker in run(tmp_path, *command, code=2):
         assert "Worker 1 does not see the workdir of worker 0, run." in worker.error
+    assert not (tmp_path / "run").exists()
 
 
 def test_evaluation_and_features_equal_one_process(tmp_path):

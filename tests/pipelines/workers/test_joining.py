@@ -8,12 +8,12 @@ import time
 
 import pytest
 
+from pipelines.cluster.local_workers import free_addresses
 from pipelines.errors import UserError, WorkerError
 from pipelines.workers import joining
 from pipelines.workers.group import Group
 from pipelines.workers.link import Link
 from pipelines.workers.places import Place
-from tests.pipelines.workers.local_workers import free_addresses
 
 
 @pytest.fixture(autouse=True)
@@ -54,9 +54,19 @@ def processes(monkeypatch):
     monkeypatch.setattr(joining.os, "getpid", lambda: next(numbers))
 
 
-@pytest.mark.parametrize("delays", [[0, 0, 0], [0.5, 0, 0.3]])
-def test_workers_meet_in_any_order(join, processes, delays):
-    addresses = tuple(free_addresses(3))
+HAS_BOTH = pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 on this machine")
+
+
+@pytest.mark.parametrize(
+    ("delays", "host"),
+    [
+        ([0, 0, 0], "127.0.0.1"),
+        ([0.5, 0, 0.3], "127.0.0.1"),
+        pytest.param([0, 0, 0], "[::1]", marks=HAS_BOTH),
+    ],
+)
+def test_workers_meet_in_any_order(join, processes, delays, host):
+    addresses = tuple(text.replace("127.0.0.1", host) for text in free_addresses(3))
     groups = join([(Place(addresses, index), {}, 20) for index in range(3)], delays)
     assert [group.index for group in groups] == [0, 1, 2]
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
@@ -64,10 +74,11 @@ def test_workers_meet_in_any_order(join, processes, delays):
     assert values == [[0, 1, 2]] * 3
     # The addresses are free for TensorFlow while the connections stay.
     for address in addresses:
-        socket.create_server(("", int(address.split(":")[1]))).close()
+        joining.listen(int(address.rpartition(":")[2])).close()
 
 
-def test_another_program_is_ignored(join, processes):
+@pytest.mark.parametrize("said", ["PRI * HTTP/2.0\r\n\r\n", '{"hello": "vit workers"}\n'])
+def test_another_program_is_ignored(join, processes, said):
     addresses = tuple(free_addresses(2))
 
     def intrude():
@@ -75,7 +86,7 @@ def test_another_program_is_ignored(join, processes):
         while time.monotonic() < end:
             with contextlib.suppress(OSError):
                 with socket.create_connection(Place(addresses, 0).split(0)) as connection:
-                    connection.sendall(b"PRI * HTTP/2.0\r\n\r\n")
+                    connection.sendall(said.encode())
                     return
 
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
@@ -99,6 +110,36 @@ def test_an_absent_chief_is_named(join, processes):
     (error,) = join([(Place(addresses, 1), {}, 1)])
     assert type(error) is WorkerError
     assert f"worker 0 ({addresses[0]}) did not answer for 1 second: " in str(error)
+
+
+def test_the_address_of_the_chief_leads_to_another_worker(join, processes):
+    """All hosts have one port, and that of worker 0 was started with the index 1."""
+    port = Place(tuple(free_addresses(1)), 0).split(0)[1]
+    (error,) = join([(Place((f"127.0.0.1:{port}", f"127.0.0.2:{port}"), 1), {}, 20)])
+    assert type(error) is UserError
+    assert f"The address of worker 0, 127.0.0.1:{port}, leads to process " in str(error)
+    assert "Is --worker_index=1 right" in str(error)
+
+
+def test_what_sends_the_greeting_back_is_no_chief(join, processes):
+    """As a socket that the system has connected to itself."""
+    addresses = tuple(free_addresses(2))
+
+    def echo(server):
+        with contextlib.suppress(TimeoutError):
+            while True:
+                with contextlib.closing(Link(server.accept()[0])) as link:
+                    link.send(link.receive(5))
+
+    with socket.create_server(("", Place(addresses, 0).split(0)[1])) as server:
+        server.settimeout(2)
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            pool.submit(echo, server)
+            (error,) = join([(Place(addresses, 1), {}, 1)])
+    assert type(error) is WorkerError
+    assert str(error).endswith(
+        "another program answers. Start all workers, or wait longer with --worker_wait."
+    )
 
 
 def test_a_port_in_use(join):
