@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import contextlib
+import queue
 import socket
 import threading
 import time
@@ -122,15 +123,15 @@ def test_a_signal_of_one_stops_all(groups, monkeypatch):
 
 def test_a_lost_worker_ends_all(groups):
     workers = groups(3)
-    reasons = []
-    workers[0].abort = reasons.append
+    reasons = queue.Queue()
+    workers[0].abort = reasons.put
     workers[1]._links[0]._connection.shutdown(socket.SHUT_RDWR)
     errors = together([workers[0], workers[2]], lambda group: group.gather(0))
     for error in errors:
         assert type(error) is WorkerError
         assert error.code == 76
         assert str(error) == "Worker 1 (host1:80) was lost: its process has ended."
-    assert reasons == [str(errors[0])]
+    assert reasons.get(timeout=30) == str(errors[0])
 
 
 def test_a_lost_chief_ends_all(groups):
