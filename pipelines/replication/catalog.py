@@ -8,15 +8,28 @@ from pipelines.replication.full import results
 from pipelines.replication.full.parts import FULL
 from pipelines.replication.full.plans import Target, summary
 from pipelines.replication.study import Study
+from pipelines.replication.toy.axial import AXIAL
 from pipelines.replication.toy.classifiers import CLASSIFIERS
 from pipelines.replication.toy.data_size import DATA_SIZE
+from pipelines.replication.toy.depth_and_width import DEPTH_AND_WIDTH
 from pipelines.replication.toy.few_labels import FEW_LABELS
+from pipelines.replication.toy.few_shot_proxy import FEW_SHOT_PROXY
 from pipelines.replication.toy.gates import GATES
+from pipelines.replication.toy.hybrids import HYBRIDS
+from pipelines.replication.toy.inductive_bias import INDUCTIVE_BIAS
+from pipelines.replication.toy.optimizers import OPTIMIZERS
 from pipelines.replication.toy.positions import POSITIONS
+from pipelines.replication.toy.resolutions import RESOLUTIONS
 from pipelines.reports.text_table import aligned
 from vit_tf.config.near_names import did_you_mean
 
-TOYS = {toy.name: toy for toy in (GATES, POSITIONS, FEW_LABELS, DATA_SIZE, CLASSIFIERS)}
+TOYS = {
+    toy.name: toy
+    for toy in (
+        *(GATES, POSITIONS, FEW_LABELS, DATA_SIZE, CLASSIFIERS, HYBRIDS, DEPTH_AND_WIDTH),
+        *(RESOLUTIONS, FEW_SHOT_PROXY, INDUCTIVE_BIAS, OPTIMIZERS, AXIAL),
+    )
+}
 ALL = "all"
 
 
@@ -51,6 +64,21 @@ PARTS = {
     "table7": Part("Adam and SGD for ResNets", "Adam is better, but for ImageNet itself", _SUITES),
     "table8": Part("position embeddings", "without them it is worst; which one matters little"),
     "table9": Part("19 tasks of VTAB", "larger models and more data are better", _SUITES),
+    "section3.1": Part(
+        "inductive bias",
+        "a ViT has much less of it than a ResNet",
+        instead="pipelines.evaluate measures any model on any data",
+    ),
+    "section3.2": Part(
+        "fine-tuning at a higher resolution",
+        "it is often better than at that of pre-training",
+        instead="the recipes finetune_* of pipelines.finetune",
+    ),
+    "section4.1": Part(
+        "few-shot accuracies",
+        "they stand in for fine-tuned ones where these cost too much",
+        instead="pipelines.fewshot measures them of any model",
+    ),
     "section4.6": Part(
         "masked patches",
         "they help, but less than pre-training with labels",
@@ -61,12 +89,12 @@ PARTS = {
     ),
     "figure3": Part("ImageNet by the data of pre-training", "large models need much data"),
     "figure4": Part("few shots by the number of images", "ResNets are ahead with few of them"),
-    "figure5": Part("accuracy against cost", "ViTs need less computation", _DATA),
+    "figure5": Part("accuracy against cost", "ViTs need less computation"),
     "figure6": Part("attention to the image", "it attends to what matters", _INSPECT, _INSPECT),
     "figure7": Part(
         "filters, positions, distances", "some early heads look far", _INSPECT, _INSPECT
     ),
-    "figure8": Part("shapes of a ViT", "depth helps most, width least", _DATA),
+    "figure8": Part("shapes of a ViT", "depth helps most, width least"),
     "figure9": Part("class token or mean", "equal, if each has its own rate"),
     "figure10": Part(
         "positions by other settings", "their pattern depends on them", _INSPECT, _INSPECT
@@ -78,7 +106,7 @@ PARTS = {
         _MEASURE,
         _MEASURE,
     ),
-    "figure13": Part("axial models", "better for the same steps, slower", _DATA),
+    "figure13": Part("axial models", "better for the same steps, slower"),
     "figure14": Part("attention to more images", "as figure 6", _INSPECT, _INSPECT),
 }
 

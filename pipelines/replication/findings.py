@@ -66,7 +66,7 @@ class Difference:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Table:
-    """Rows of cells, whose values are fractions.
+    """Rows of cells.
 
     Attributes:
         title: what the numbers are.
@@ -74,6 +74,8 @@ class Table:
         rows: name -> a cell for each column; None where there is no number.
         reference: the row that the others are compared with, or None.
         curve: name of the axis if the columns are numbers of a curve for each row; None: no chart.
+        log: whether that axis is logarithmic.
+        unit: of the values; with "%", they are fractions.
         paper: the paper's numbers in percent, by row; None where it prints none.
     """
 
@@ -82,6 +84,8 @@ class Table:
     rows: Mapping[str, Sequence[Cell | None]]
     reference: str | None = None
     curve: str | None = None
+    log: bool = False
+    unit: str = "%"
     paper: Mapping[str, Sequence[float | None]] | None = None
 
     def cell(self, row, column) -> Cell:
@@ -96,6 +100,57 @@ class Table:
         if self.reference is None:
             raise KeyError(f"{self.title} has no reference")
         return difference(self.cell(row, column), self.cell(self.reference, column), tests)
+
+    @property
+    def chart(self) -> "Chart | None":
+        """The curves of the rows, if the columns are numbers of a curve."""
+        if self.curve is None:
+            return None
+        curves = {
+            name: [Point.of(x, each) for x, each in zip(self.columns, cells, strict=True) if each]
+            for name, cells in self.rows.items()
+        }
+        return Chart(title=self.title, x_label=self.curve, curves=curves, log=self.log)
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """A place in a chart.
+
+    Attributes:
+        x, y: where it is; `y` is a fraction.
+        half: half of the 95 % interval of `y`; None for a single reading.
+    """
+
+    x: float
+    y: float
+    half: float | None = None
+
+    @classmethod
+    def of(cls, x, each: Cell) -> "Point":
+        """The point of a cell."""
+        return cls(x, each.mean, each.half_interval)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Chart:
+    """Numbers of the tables over another quantity.
+
+    Attributes:
+        title: what `y` is.
+        x_label: what `x` is.
+        curves: name -> points.
+        log: whether the axis of `x` is logarithmic.
+        joined: whether lines join the points of a curve.
+        x_percent: whether `x` are fractions.
+    """
+
+    title: str
+    x_label: str
+    curves: Mapping[str, Sequence[Point]]
+    log: bool = False
+    joined: bool = True
+    x_percent: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,6 +177,7 @@ class Findings:
     tables: Sequence[Table]
     claims: Sequence[Claim]
     notes: Sequence[str] = ()
+    charts: Sequence[Chart] = ()
 
 
 def cell(units, results, metric="accuracy") -> Cell:

@@ -8,7 +8,7 @@ import dataclasses
 import hashlib
 import json
 import os
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 
@@ -16,8 +16,6 @@ from pipelines.config import Experiment
 from pipelines.config.fields import differences
 from pipelines.data.sources.open import open_source
 from pipelines.evaluation.evaluation_step import EvaluationData
-from pipelines.evaluation.features import FeatureExtractor
-from pipelines.evaluation.few_shot import few_shot_grid
 from pipelines.runs import manifest
 from pipelines.stored_models import model_source
 from pipelines.studies import sweep
@@ -25,9 +23,6 @@ from vit_tf.files import storage
 
 RESULT, UNIT = "result.json", "unit.json"
 _BATCH = 128
-# Strength of the regularization for one training example. The published strength, 1024 in all,
-# leaves little but the means of the classes where there are few.
-_L2_PER_EXAMPLE = 0.2
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -79,22 +74,22 @@ class Training:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FewShotTest:
-    """Accuracies of linear classifiers on the frozen features of a training.
+class Measurement:
+    """Something that is measured on the weights of a training; its fields decide the result.
 
     Attributes:
         of: the training.
-        data, train_split, test_split: data set and splits of both sides.
-        shots: numbers of training images of each class.
-        seeds: of the choices of training images.
+        data: data set.
+        test_split: its split.
     """
+
+    # The begin of the folders, and what the run says that it is.
+    kind: ClassVar[str]
+    title: ClassVar[str]
 
     of: Training
     data: str
-    train_split: str
     test_split: str
-    shots: tuple[int, ...]
-    seeds: tuple[int, ...]
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -105,7 +100,7 @@ class FewShotTest:
     @property
     def folder(self) -> str:
         """The folder, relative to the one of all units."""
-        return f"few_shot/{self.of.name}-{digest(self.settings)}"
+        return f"{self.kind}/{self.of.name}-{digest(self.settings)}"
 
     @property
     def needs(self) -> tuple[Training, ...]:
@@ -114,47 +109,47 @@ class FewShotTest:
 
     def describe(self) -> str:
         """One line about it."""
-        return f"few shots of {self.of.name} on {self.data}"
+        return f"{self.title} of {self.of.name} on {self.data}"
 
     def stand_in(self) -> dict:
         """A result with the keys of a real one."""
-        return {self.key(shots, seed): 0.5 for shots in self.shots for seed in self.seeds}
-
-    @staticmethod
-    def key(shots, seed) -> str:
-        """The name of an accuracy in the result."""
-        return f"{shots} shots, seed {seed}"
+        raise NotImplementedError
 
     def run(self, root, strategy) -> dict:
-        """Returns the accuracies by `key`."""
+        """Opens the model and measures; returns the numbers by name."""
         folder = os.path.join(root, self.folder)
         storage.make_folders(folder)
-        sources = [open_source(self.data, x, None) for x in (self.train_split, self.test_split)]
+        test = open_source(self.data, self.test_split, None)
         manifest.write_manifest(
             os.path.join(folder, "manifest.json"),
-            seed=self.seeds[0],
-            data=sources[0].manifest(),
+            seed=self.of.experiment.seed,
+            data=test.manifest(),
             strategy=type(strategy).__name__,
         )
         with strategy.scope():
             opened = model_source.find(os.path.join(root, self.of.folder)).open_model()
-        train, test = (self._features(opened, source, strategy) for source in sources)
-        result = {}
-        for shots in self.shots:
-            strength = _L2_PER_EXAMPLE * shots * sources[0].num_classes
-            classes = sources[0].num_classes
-            grid = few_shot_grid(train, test, classes, [shots], [strength], self.seeds)
-            for seed, accuracy in zip(self.seeds, grid[0, 0].tolist(), strict=True):
-                result[self.key(shots, seed)] = accuracy
-        keras.utils.clear_session()
-        return result
+        try:
+            return self.measure(opened, test, strategy)
+        finally:
+            keras.utils.clear_session()
 
-    def _features(self, opened, source, strategy):
-        data = EvaluationData(source=source, preprocessing=opened.preprocessing, batch_size=_BATCH)
-        return FeatureExtractor(opened.model.features, strategy, data).run()
+    def measure(self, opened, test, strategy) -> dict:
+        """Returns the numbers by name.
+
+        Args:
+            opened: the `OpenedModel`.
+            test: the `DataSource` of `test_split`.
+            strategy: the `tf.distribute.Strategy`.
+        """
+        raise NotImplementedError
 
 
-Unit = Training | FewShotTest
+def evaluation_data(source, preprocessing) -> EvaluationData:
+    """The images of a source in batches, as a model reads them."""
+    return EvaluationData(source=source, preprocessing=preprocessing, batch_size=_BATCH)
+
+
+Unit = Training | Measurement
 
 
 def set_fields(experiment) -> list[str]:

@@ -9,7 +9,8 @@ import warnings
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import StrMethodFormatter
+from matplotlib.lines import Line2D
+from matplotlib.ticker import NullFormatter, StrMethodFormatter
 
 from pipelines.errors import counted
 
@@ -92,35 +93,79 @@ def line_chart(curves, x_label, y_label, percent=False, log=False, png=False) ->
         ValueError: if a curve has more `x` than `y`, or fewer.
     """
     with matplotlib.rc_context(_STYLE):
-        figure = Figure((5.4, 3.0), layout="constrained")
-        axes = figure.subplots()
+        figure, axes = _curves_figure()
         for index, (x, y) in enumerate(curves.values()):
             dash, color = _LINES[index]
             axes.plot(x, y, dash, color=color, clip_on=False)
         if log:
             axes.set_yscale("log", base=2)
-        figure.legend(axes.lines, list(curves), loc="outside upper left", ncols=MAX_CURVES)
-        axes.set_xlabel(x_label)
         if png:  # A page has it as the title.
             axes.set_ylabel(y_label)
-        axes.grid(axis="y")
-        axes.spines[["left", "top", "right"]].set_visible(False)
-        axes.tick_params(length=0, pad=8)
-        for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_formatter(StrMethodFormatter("{x:,g}"))
         if all(isinstance(value, int) for x, _ in curves.values() for value in x):
             axes.xaxis.get_major_locator().set_params(integer=True)
-        if percent:
-            axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.4g}%")
-        write_x, write_y = (axis.get_major_formatter() for axis in (axes.xaxis, axes.yaxis))
-        for name, line in zip(curves, list(axes.lines), strict=True):
-            for x, y in line.get_xydata():
-                title = f"{_TITLE}{name}, {x_label} {write_x(x)}: {write_y(y)}"
-                axes.plot(x, y, "o", ms=3.5, color=line.get_color(), clip_on=False, gid=title)
-        if percent:  # The round numbers at the ends of the axis may be beyond any fraction.
-            low, high = axes.get_ylim()
-            axes.set_ylim(max(low, 0.0), min(high, 1.0))
+        _finish_curves(figure, axes, list(curves), x_label, y_percent=percent)
         return _chart(figure, f"{y_label} over {x_label}", png)
+
+
+def interval_chart(
+    curves, x_label, y_label, *, log=False, joined=True, x_percent=False, png=False
+) -> Chart:
+    """Points with intervals, as in `line_chart`.
+
+    Args:
+        curves: name -> `(x, y, half)` of each point; `y` are fractions, and the interval reaches
+            `half` to both sides; 0 draws none. At most `MOST_LINES`.
+        x_label: name of the horizontal axis.
+        y_label: name of the vertical axis.
+        log: whether the horizontal axis is logarithmic.
+        joined: whether lines join the points of a curve.
+        x_percent: whether `x` are fractions too.
+        png: as for `line_chart`.
+    """
+    with matplotlib.rc_context(_STYLE):
+        figure, axes = _curves_figure()
+        for index, points in enumerate(curves.values()):
+            x, y, halves = (np.array(values, float) for values in zip(*points, strict=True))
+            dash, color = _LINES[index]
+            axes.plot(x, y, dash if joined else "", color=color, clip_on=False)
+            low, high = np.clip(y - halves, 0, 1), np.clip(y + halves, 0, 1)
+            axes.vlines(x, low, high, color=color, alpha=0.6, lw=1.2, clip_on=False)
+        if log:
+            axes.set_xscale("log")
+            axes.xaxis.set_minor_formatter(NullFormatter())
+        if png:
+            axes.set_ylabel(y_label)
+        _finish_curves(figure, axes, list(curves), x_label, x_percent=x_percent, y_percent=True)
+        return _chart(figure, f"{y_label} over {x_label}", png)
+
+
+def _curves_figure():
+    figure = Figure((5.4, 3.0), layout="constrained")
+    return figure, figure.subplots()
+
+
+def _finish_curves(figure, axes, names, x_label, *, x_percent=False, y_percent=False):
+    """Adds legend, axes and the marks of the points to the lines of a figure."""
+    keys = axes.lines
+    if any(line.get_linestyle() == "None" for line in keys):
+        keys = [Line2D([], [], marker="o", ls="", ms=5, color=line.get_color()) for line in keys]
+    figure.legend(keys, names, loc="outside upper left", ncols=MAX_CURVES)
+    axes.set_xlabel(x_label)
+    axes.grid(axis="y")
+    axes.spines[["left", "top", "right"]].set_visible(False)
+    axes.tick_params(length=0, pad=8)
+    for axis, percent in ((axes.xaxis, x_percent), (axes.yaxis, y_percent)):
+        axis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+        if percent:
+            axis.set_major_formatter(lambda value, _: f"{100 * value:.4g}%")
+    write_x, write_y = (axis.get_major_formatter() for axis in (axes.xaxis, axes.yaxis))
+    for name, line in zip(names, list(axes.lines), strict=True):
+        for x, y in line.get_xydata():
+            title = f"{_TITLE}{name}, {x_label} {write_x(x)}: {write_y(y)}"
+            axes.plot(x, y, "o", ms=3.5, color=line.get_color(), clip_on=False, gid=title)
+    if y_percent:  # The round numbers at the ends of the axis may be beyond any fraction.
+        low, high = axes.get_ylim()
+        axes.set_ylim(max(low, 0.0), min(high, 1.0))
 
 
 def heat_maps(maps, columns, label, low, high, bar=False) -> Chart:

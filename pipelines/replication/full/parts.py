@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from typing import Literal
 
+from pipelines.cluster.paper_costs import TABLE_6, exaflops
 from pipelines.config.recipes import comparisons
 from pipelines.data.protocols.vtab_tasks import TASKS
 from pipelines.evaluation.vtab import GROUPS
@@ -42,6 +43,7 @@ class Grid:
         curve: name of the axis if the columns are numbers of a curve; None: no chart.
         compares: where the paper's order is looked for: between the columns of a row, or between
             the rows of a column.
+        costs: exaFLOPs of pre-training of each row, for a chart over them; None: no chart.
         expected: what else the paper says of it.
     """
 
@@ -51,6 +53,7 @@ class Grid:
     paper: Mapping[str, Sequence[float | None]] | None = None
     curve: str | None = None
     compares: Literal["columns", "rows"] = "columns"
+    costs: Mapping[str, float] | None = None
     expected: Sequence[Expectation] = ()
 
 
@@ -170,6 +173,24 @@ def _table_6():
             compares="rows",
         )
     ]
+
+
+def _figure_5():
+    (grid,) = _table_6()
+    column = _SIX.index("imagenet")
+    pairs = {
+        "ViTs are above ResNets that cost more": [
+            ("ViT-L/32", "BiT-R50x2"),
+            ("ViT-L/16", "BiT-R152x2, 14 epochs"),
+        ],
+        "a small hybrid is above a ViT of twice the cost": [("R50+ViT-B/32", "ViT-B/16")],
+    }
+    expected = [
+        Expectation(f"{text}, on ImageNet", [((a, column), (b, column)) for a, b in each])
+        for text, each in pairs.items()
+    ]
+    costs = dict(zip(grid.rows, map(exaflops, TABLE_6), strict=True))
+    return [dataclasses.replace(grid, costs=costs, expected=expected)]
 
 
 def _table_7():
@@ -354,7 +375,7 @@ FULL: dict[str, Callable[[], list[Grid]]] = {
     "figure2": _figure_2,
     "figure3": _figure_3,
     "figure4": _figure_4,
-    "figure5": _table_6,
+    "figure5": _figure_5,
     "figure8": _comparison(
         "jft_shape_",
         "shapes of a ViT",

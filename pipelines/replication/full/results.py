@@ -1,8 +1,9 @@
 """Reads the numbers of a table or figure at full scale, beside the paper's."""
 
 import itertools
+import statistics
 
-from pipelines.replication.findings import Cell, Claim, Findings, Reading, Table
+from pipelines.replication.findings import Cell, Chart, Claim, Findings, Point, Reading, Table
 from pipelines.replication.full.parts import FULL
 from pipelines.replication.full.plans import places
 
@@ -12,7 +13,7 @@ _CLEAR = 0.2
 
 def run(lab, name) -> Findings:
     """Runs the commands of a table or figure, or what is left of them, and reads their numbers."""
-    tables, claims = [], []
+    tables, claims, charts = [], [], []
     for grid in FULL[name]():
         found = places(grid)
         results = dict(zip(found, lab.results([command for command, _ in found]), strict=True))
@@ -31,7 +32,38 @@ def run(lab, name) -> Findings:
         )
         claims += [_order(tables[-1], grid.compares)] if grid.paper is not None else []
         claims += [_judged(each, rows) for each in grid.expected]
-    return Findings(tables, claims)
+        charts += [] if grid.costs is None else _over_costs(tables[-1], grid.costs)
+    return Findings(tables, claims, charts=charts)
+
+
+def _over_costs(table, costs) -> list[Chart]:
+    """ImageNet, and the mean of the other data sets, over the cost of pre-training."""
+    first, others = [0], range(1, len(table.columns))
+    return [
+        Chart(
+            title=title,
+            x_label="exaFLOPs of pre-training",
+            curves=_families(table, costs, columns),
+            log=True,
+            joined=False,
+        )
+        for title, columns in (
+            (f"accuracy on {table.columns[0]}", first),
+            (f"mean accuracy on {', '.join(map(str, table.columns[1:]))}", others),
+        )
+    ]
+
+
+def _families(table, costs, columns):
+    """Family -> the points of its models, without those that have no number yet."""
+    found = {"ViT": [], "BiT": [], "hybrid": []}
+    for name, row in table.rows.items():
+        cells = [row[column] for column in columns]
+        if None not in cells:
+            family = "hybrid" if "+" in name else name.partition("-")[0]
+            mean = statistics.fmean(cell.mean for cell in cells)
+            found[family].append(Point(costs[name], mean))
+    return found
 
 
 def _cell(place, result):

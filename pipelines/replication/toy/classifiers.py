@@ -38,6 +38,7 @@ def _run(lab):
         rows=rows,
         reference="class token",
         curve="learning rate",
+        log=True,
     )
     token, mean = (table.cell(name, _RATES.index(best[name])) for name in _ARMS)
     at_best = difference(mean, token)

@@ -7,32 +7,19 @@ from scipy import stats
 
 from pipelines.config import override
 from pipelines.replication.findings import Claim, Findings, Table, cell, points
-from pipelines.replication.study import Study, picked_rates, rates_text, seeded, settings
+from pipelines.replication.study import Study, picked_rates, rates_text, seeded
+from pipelines.replication.toy.shapes import BIT, VIT
 
 SIZES = (250, 1000, 4000, 16000)
 _SEEDS = (0, 1)
 _RATES = (5e-4, 1e-3, 2e-3)
 _TUNED_AT = 1000
-_BASE = settings(
-    "data.name=shapes/class-large-32x16000",
-    "data.crop_area=(1,1)",
-    "data.flip=false",
-    "model.image_size=32",
-    "optimizer.weight_decay=0.05",
-    "train.steps=1200",
-    "schedule.warmup_steps=50",
-)
-# Nearly equal cost, in multiply-adds for one image; see the test.
-ARMS = {
-    "ViT": override(_BASE, ["model.patch_size=4", "model.classifier=gap", "model.dropout=0"]),
-    "BiT": override(
-        _BASE, ["model.name=BiT-R50x1", "model.stage_depths=(2,3,2)", "model.width=0.5"]
-    ),
-}
+_STEPS = ("train.steps=1200",)
+ARMS = {"ViT": override(VIT, list(_STEPS)), "BiT": override(BIT, list(_STEPS))}
 
 
 def trained(lab) -> tuple[dict, str]:
-    """The trainings: arm -> size -> a training for each seed; and the rates as text."""
+    """The trainings, arm -> size -> one for each seed, which may not have run; and the rates."""
     held_out = (f"data.train_split=train[:{_TUNED_AT}]", "data.eval_split=validation")
     rates = picked_rates(lab, "data_size", ARMS, _RATES, held_out)
     units = {
@@ -68,6 +55,7 @@ def _run(lab):
         rows=rows,
         reference="ViT",
         curve="training images",
+        log=True,
     )
     few, many = table.difference("BiT", 0), table.difference("BiT", len(SIZES) - 1)
     slope, half = _slope(table)

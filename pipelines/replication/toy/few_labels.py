@@ -2,8 +2,9 @@
 
 from pipelines.config import override
 from pipelines.replication.findings import Cell, Claim, Findings, Reading, Table, cell, points
+from pipelines.replication.measurements import FewShotTest
 from pipelines.replication.study import PLAIN, Study, pick, rates_text, seeded, settings, slug
-from pipelines.replication.units import FewShotTest, Training
+from pipelines.replication.units import Training
 
 SEEDS = (0, 1, 2, 3, 4)
 SHOTS = (1, 5, 10)
@@ -24,7 +25,8 @@ WAYS = {
 }
 # Digits 0 to 4: labels come from one half of the training images; tests read the other.
 POOL, TEST, HELD_OUT = "train[:50%]", "train[50%:]+test", "validation"
-_TUNED = settings(
+# Of fine-tunings; the rate and the number of labels are added.
+TUNED = settings(
     *PLAIN,
     "data.name=digits/low",
     f"data.train_split={POOL}",
@@ -105,7 +107,7 @@ def _tunings(way, start, rate):
 
 def _tuning(rate, shots, seed, tested):
     return override(
-        _TUNED,
+        TUNED,
         [
             f"optimizer.learning_rate={rate}",
             f"data.per_class={shots}",

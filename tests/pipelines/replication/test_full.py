@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import os
 import re
 
@@ -185,6 +186,34 @@ def test_expectations_name_places_that_are_there():
     for none, shows in ((0.1, True), (0.9, False), (None, None)):
         rows = {kind: [0.5, 0.5, 0.5] for kind in grid.rows} | {"none": [none, None, None]}
         assert results._judged(grid.expected[0], cells(rows)).shows is shows
+
+
+def test_figure_5_has_the_costs_of_table_6():
+    """With the paper's own numbers, what it says of them shows, and the points are theirs."""
+    (grid,) = FULL["figure5"]()
+    printed = {(row[0].replace("ResNet", "BiT-R"), row[1]): row for row in _published("table_6")}
+    rows = cells({name: [x / 100 for x in values] for name, values in grid.paper.items()})
+    assert all(results._judged(each, rows).shows for each in grid.expected)
+    rows["BiT-R50x1"][0] = None
+    table = Table(title="t", columns=grid.columns, rows=rows)
+    imagenet, others = results._over_costs(table, grid.costs)
+    assert {name: len(points) for name, points in imagenet.curves.items()} == {
+        "ViT": 6,
+        "BiT": 6,
+        "hybrid": 5,
+    }
+    assert len(others.curves["BiT"]) == 7
+    for chart, columns in ((imagenet, [2]), (others, range(3, 8))):
+        for points in chart.curves.values():
+            for point in points:
+                row = min(printed.values(), key=lambda row, x=point.x: abs(math.log(row[-1] / x)))
+                assert row[-1] == pytest.approx(point.x, rel=0.1)
+                mean = sum(row[column] for column in columns) / len(columns) / 100
+                assert point.y == pytest.approx(mean)
+
+
+def _published(name):
+    return PUBLISHED[name]["rows"]
 
 
 def test_the_best_checkpoint_is_read_where_the_run_keeps_it(tmp_path):

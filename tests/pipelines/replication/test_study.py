@@ -16,9 +16,18 @@ from pipelines.evaluation import few_shot_report
 from pipelines.evaluation.few_shot import Strength
 from pipelines.replication import catalog, session
 from pipelines.replication.findings import Cell, Claim, Findings, Reading, Table, cell
+from pipelines.replication.measurements import ChangedImages, FewShotTest, Speed
 from pipelines.replication.study import Study
-from pipelines.replication.toy import data_size, few_labels, gates, positions
-from pipelines.replication.units import FewShotTest, Training
+from pipelines.replication.toy import (
+    data_size,
+    depth_and_width,
+    few_labels,
+    gates,
+    hybrids,
+    inductive_bias,
+    positions,
+)
+from pipelines.replication.units import Training
 from pipelines.runs.json_file import read_json
 from pipelines.runs.workdir import Workdir
 from pipelines.stored_models import model_source
@@ -121,6 +130,44 @@ def test_few_shot_accuracies_are_those_of_the_command(ran, tmp_path, monkeypatch
     assert means == pytest.approx([row["mean"] for row in expected["few_shot"]])
 
 
+@pytest.mark.process
+def test_changed_images_and_speed_of_a_run(ran, monkeypatch):
+    """The accuracy is that of the run; a second measurement is equal."""
+    record = json.loads((ran / "E1.json").read_text())
+    reading = _readings(record)[0]
+    root = str(ran / record["runs"])
+    of = Training(
+        name="there", experiment=Workdir(os.path.join(root, reading["folder"])).read_experiment()
+    )
+    monkeypatch.setattr(Training, "folder", reading["folder"])
+    unit = ChangedImages(of=of, data="digits", test_split="test")
+    found = unit.run(root, one_device())
+    assert found["accuracy"] == pytest.approx(reading["value"])
+    assert found.keys() == unit.stand_in().keys()
+    assert all(0 <= value <= 1 for value in found.values())
+    assert found == unit.run(root, one_device())
+    assert read_json(os.path.join(root, unit.folder, "manifest.json"))["data"]["labels"]
+    speed = Speed(of=of, data="digits", test_split="test")
+    assert speed.run(root, one_device()).keys() == speed.stand_in().keys()
+
+
+def test_claims_about_changed_images():
+    """The stated changes decide: BiT agrees more under a shift, ViT loses less by shuffling."""
+
+    def arm(values):
+        names = inductive_bias.ChangedImages.stand_in(None)
+        return {name: Cell((Reading("a", name, values.get(name, 0.5)),) * 2) for name in names}
+
+    vit = arm({"accuracy": 0.8, "shifted by 4": 0.6, "squares of 8 shuffled": 0.7})
+    bit = arm({"accuracy": 0.9, "shifted by 4": 0.7, "squares of 8 shuffled": 0.6})
+    shift, shuffle, *others = inductive_bias._claims({"ViT": vit, "BiT": bit})
+    assert (shift.shows, shift.numbers) == (True, "+10.0 ± 0.0 points")
+    assert (shuffle.shows, shuffle.numbers) == (True, "ViT -10.0 points, BiT -30.0 points")
+    assert [claim.shows for claim in others] == [None] * 4
+    swapped = inductive_bias._claims({"ViT": bit, "BiT": vit})
+    assert [claim.shows for claim in swapped[:2]] == [False, False]
+
+
 class _Constant:
     """A unit without a run."""
 
@@ -171,7 +218,8 @@ def test_other_folders_are_refused_untouched(tmp_path):
 
 def test_names_choose_experiments():
     default = [toy.name for toy in catalog.choose(None)]
-    assert default == ["G0", "E1", "E2", "E3", "E4"]
+    assert default == ["G0", "E1", "E2", "E3", "E4", "E8"]
+    assert sum(toy.minutes for toy in catalog.choose(None)) <= 75
     assert [toy.name for toy in catalog.choose("all")] == [*catalog.TOYS]
     assert catalog.choose("E1") == catalog.choose("table8") == [positions.POSITIONS]
     with pytest.raises(UserError, match="table2 has no study at toy scale: pipelines.sweep"):
@@ -209,9 +257,17 @@ def test_pre_training_and_tests_of_few_labels_share_no_image():
         assert way.data.name == "digits/high"
 
 
-def test_vit_and_bit_cost_the_same():
-    costs = [cost.macs(arm.model_config(8)) for arm in data_size.ARMS.values()]
-    assert costs[0] == pytest.approx(costs[1], rel=0.01)
+@pytest.mark.parametrize(
+    "arms",
+    [
+        data_size.ARMS.values(),
+        hybrids.ARMS.values(),
+        [depth_and_width.ARMS[x] for x in ("8 layers", "width 128")],
+    ],
+)
+def test_arms_of_equal_cost(arms):
+    first, second = (cost.macs(arm.model_config(8)) for arm in arms)
+    assert first == pytest.approx(second, rel=0.025)
 
 
 def test_the_change_of_the_lead_is_a_regression():

@@ -52,6 +52,26 @@ def test_curves_are_where_the_axes_say():
         np.testing.assert_allclose(slope * points[:, axis] + start, values, atol=1e-4 * scale)
 
 
+@pytest.mark.parametrize("joined", [True, False])
+def test_intervals_reach_to_both_sides(joined):
+    """Ends beyond 0 and 100 % are cut off; points are where a logarithmic axis says."""
+    points = [(10, 0.5, 0.1), (100, 0.9, 0.2), (1000, 0.7, 0.0)]
+    chart = charts.interval_chart({"a": points}, "images", "accuracy", log=True, joined=joined)
+    titles = ["a, images 10: 50%", "a, images 100: 90%", "a, images 1,000: 70%"]
+    assert _parsed(chart).text("title") == titles
+    (x0, y0), (x1, y1), (x2, _) = _points(chart, 1)
+    assert x1 - x0 == pytest.approx(x2 - x1)
+    ends = [
+        tuple(map(float, each))
+        for each in re.findall(r'd="M ([\d.]+) ([\d.]+) \nL \1 ([\d.]+) \n"', chart.elements)
+    ]
+    scale = (y0 - y1) / 0.4
+    assert [x for x, _, _ in ends if x in (x0, x1)]
+    spans = {x: abs(a - b) / scale for x, a, b in ends}
+    assert spans[x0] == pytest.approx(0.2, abs=1e-3)
+    assert spans[x1] == pytest.approx(0.3, abs=1e-3)
+
+
 @pytest.mark.parametrize("values", [[1.0, 1.0], [0.0, 0.0], [0.42, 0.99], [0.01, 0.3]])
 def test_fractions_have_an_axis_within_0_and_100_percent(values):
     chart = charts.line_chart({"a": ([1, 5], values)}, "shots", "accuracy", percent=True)

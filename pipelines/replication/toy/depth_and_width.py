@@ -1,0 +1,105 @@
+"""E6: depth and width (the paper's figure 8)."""
+
+from pipelines.config import override
+from pipelines.replication.findings import (
+    Chart,
+    Claim,
+    Findings,
+    Point,
+    Table,
+    cell,
+    difference,
+    points,
+)
+from pipelines.replication.study import PLAIN, Study, picked_rates, rates_text, seeded, settings
+from vit_tf import cost
+
+_SEEDS = (0, 1, 2)
+_RATES = (1e-3, 2e-3, 4e-3)
+_BASE = settings(*PLAIN, "train.steps=400", "schedule.warmup_steps=40", "model.layers=2")
+_LAYERS, _WIDTHS = (1, 2, 4, 8), (32, 64, 128)
+_HELD_OUT = ("data.train_split=train[:50%]", "data.eval_split=validation")
+_TESTED = ("data.train_split=train[:50%]", "data.eval_split=train[50%:]+test")
+
+
+def layers_of(layers):
+    """The name of a model with some layers, of width 64."""
+    return f"{layers} layers"
+
+
+def width_of(width):
+    """The name of a model with two layers of some width."""
+    return layers_of(2) if width == 64 else f"width {width}"
+
+
+ARMS = {layers_of(layers): override(_BASE, [f"model.layers={layers}"]) for layers in _LAYERS} | {
+    width_of(width): override(_BASE, [f"model.hidden_size={width}", f"model.mlp_size={2 * width}"])
+    for width in _WIDTHS
+}
+
+
+def _run(lab):
+    rates = picked_rates(lab, "depth_and_width", ARMS, _RATES, _HELD_OUT)
+    cells = {}
+    for arm, base in ARMS.items():
+        tested = override(base, [f"optimizer.learning_rate={rates[arm]}", *_TESTED])
+        units = seeded(f"depth_and_width/{arm.replace(' ', '_')}", tested, _SEEDS)
+        cells[arm] = cell(units, lab.results(units))
+    title, depth, width = "test accuracy", "layers of width 64", "width of 2 layers"
+    tables = [
+        Table(title=f"{title}, {depth}", columns=_LAYERS, rows=_row(cells, layers_of, _LAYERS)),
+        Table(title=f"{title}, {width}", columns=_WIDTHS, rows=_row(cells, width_of, _WIDTHS)),
+    ]
+    chart = Chart(
+        title=title,
+        x_label="million multiply-adds for an image",
+        curves={
+            depth: [_point(cells, layers_of(x)) for x in _LAYERS],
+            width: [_point(cells, width_of(x)) for x in _WIDTHS],
+        },
+        log=True,
+    )
+    return Findings(tables, _claims(cells), [rates_text(rates)], [chart])
+
+
+def _row(cells, name, numbers):
+    return {"accuracy": [cells[name(x)] for x in numbers]}
+
+
+def _point(cells, arm):
+    return Point.of(cost.macs(ARMS[arm].model.config(10)) / 1e6, cells[arm])
+
+
+def _claims(cells):
+    def gain(more, less):
+        return difference(cells[layers_of(more)], cells[layers_of(less)])
+
+    first, last = gain(2, 1), gain(8, 4)
+    equal = difference(cells[layers_of(8)], cells[width_of(128)])
+    return [
+        Claim("more layers are better", gain(4, 1).mean > 0, f"4 against 1: {points(gain(4, 1))}"),
+        Claim(
+            "the gain flattens",
+            last.mean < first.mean,
+            f"2 against 1: {points(first)}; 8 against 4: {points(last)}",
+        ),
+        Claim(
+            "at equal cost, 8 layers of width 64 are above 2 layers of width 128",
+            equal.mean > 0,
+            points(equal),
+        ),
+    ]
+
+
+DEPTH_AND_WIDTH = Study(
+    name="E6",
+    title="depth and width",
+    paper=("figure8",),
+    question="Does a ViT gain more from depth or from width?",
+    setup="Digits at 16 x 16 pixels, patches of 4, the mean of the patches, half of the training "
+    "images, 400 steps of 64. 1, 2, 4 and 8 layers of width 64; widths 32, 64 and 128 with 2 "
+    "layers, so that 2 layers of 128 cost as much as 8 of 64, within 2 %. The best of three rates "
+    "on the validation split; then three seeds, tested on 949 others, paired by seed.",
+    minutes=10,
+    run=_run,
+)
