@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 
 from pipelines.errors import RunError, UserError
-from pipelines.replication import report
+from pipelines.replication import records, report
 from pipelines.replication.lab import Expected, Lab, Listing
 from pipelines.replication.study import Study
 from pipelines.runs.json_file import read_json, write_json
@@ -47,7 +47,7 @@ def run(studies: Sequence[Study], path, devices) -> dict:
         devices: see `Lab`.
 
     Returns:
-        `{name: the record of the experiment}`, see `report.make_record`.
+        `{name: the record of the experiment}`, see `records.make_record`.
 
     Raises:
         UserError: if the folder holds something else.
@@ -55,7 +55,7 @@ def run(studies: Sequence[Study], path, devices) -> dict:
             after a gate.
         Interrupted: after a signal.
     """
-    path, records, broken = storage.normal(path), {}, []
+    path, made, broken = storage.normal(path), {}, []
     expected = {
         x.name: Expected(len(listed(x).units), x.minutes and 60 * x.minutes) for x in studies
     }
@@ -65,10 +65,10 @@ def run(studies: Sequence[Study], path, devices) -> dict:
         for study in studies:
             lab.begin(study.name)
             findings = study.run(lab)
-            record = report.make_record(study, findings, lab)
-            records[study.name] = record
+            record = records.make_record(study, findings, lab)
+            made[study.name] = record
             report.write(path, study, record)
-            _log.info("\n" + report.text(study, record))
+            _log.info("\n" + records.text(study, record))
             failed = [x for x in findings.claims if x.must and not x.shows]
             broken += [f"{study.name}: {claim.text} ({claim.numbers})" for claim in failed]
             if failed and study.is_gate:
@@ -80,7 +80,7 @@ def run(studies: Sequence[Study], path, devices) -> dict:
     _log.info(f"\nwrote {report.index_path(path)}")
     if broken:
         raise RunError("What must show does not: " + "; ".join(broken) + ".")
-    return records
+    return made
 
 
 def units_folder(path) -> str:

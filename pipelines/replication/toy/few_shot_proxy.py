@@ -41,11 +41,15 @@ def _checkpoints():
     return found
 
 
+# With all labels of the images from which the few are chosen.
+_TUNED = override(TUNED, ["optimizer.learning_rate=1e-3", f"data.eval_split={TEST}"])
+
+
 def _run(lab):
     starts = _checkpoints()
     tunings = [
         Training(
-            name=f"few_shot_proxy/{slug(name).replace(',', '')}", experiment=TUNED, start=start
+            name=f"few_shot_proxy/{slug(name).replace(',', '')}", experiment=_TUNED, start=start
         )
         for name, start in starts.items()
     ]
