@@ -63,7 +63,9 @@ class LoadedModel(typing.NamedTuple):
         if not isinstance(top, int) or isinstance(top, bool) or top < 1:
             raise ValueError(f"top must be a positive integer. Received: {top!r}.")
         results = []
-        each = (self.preprocessing(image) for image in _read_images(images))
+        each = (
+            self.preprocessing(image) for image in _read_images(images, self.preprocessing.exif)
+        )
         while batch := list(itertools.islice(each, _BATCH_SIZE)):
             logits = tf.cast(self.model(tf.stack(batch)), tf.float32)
             for row in self.classes.to_probabilities(logits).numpy():
@@ -173,7 +175,7 @@ def _assume(path, fields, activation, config) -> tuple[Preprocessing, Classes]:
     """
     published = find_file_record(path, config.num_classes)
     labels = class_names(config.num_classes) if published else ()
-    preprocessing = Preprocessing(image_size=config.image_size, **fields)
+    preprocessing = Preprocessing(image_size=config.image_size, **{"exif": "apply"} | fields)
     return preprocessing, Classes(labels=labels, activation=activation)
 
 
@@ -191,7 +193,7 @@ def _find(path):
     return path
 
 
-def _read_images(images):
+def _read_images(images, exif):
     """Yields the pixels of each image, uint8 `[H, W, 3]`."""
     if isinstance(images, str | os.PathLike):
         images = [images]
@@ -202,7 +204,7 @@ def _read_images(images):
             raise _no_image(images)
     for image in images:
         if isinstance(image, str | os.PathLike):
-            yield read_image(image)
+            yield read_image(image, exif)
             continue
         image = np.asarray(image)
         if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:

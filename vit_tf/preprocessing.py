@@ -17,6 +17,7 @@ from vit_tf.images.value_range import MEAN, STD
 # All but the first end with a central crop.
 ResizeRule = Literal["direct", "resize_small", "shortest_edge", "center", "squash"]
 Interpolation = Literal["bilinear", "bicubic", "area"]
+Exif = Literal["apply", "ignore"]
 # Far above the image size of any model. A damaged or hostile file cannot request terabytes.
 MAX_SIDE = 16384
 # The keys of `Classes` in files.
@@ -48,6 +49,9 @@ class Preprocessing:
             True: the filter becomes wider with the reduction, and the result of each pass is
             rounded to whole levels, as Pillow does it.
         mean, std: of v / 255, for each color. The default maps 0 to -1 and 255 to 1.
+        exif: "apply": a JPEG is turned by its EXIF orientation when it is decoded, as a photo of a
+            phone may need; "ignore": it is taken as it is stored. The call itself gets decoded
+            images and turns none.
         dtype: of the result. "uint8", for the default `mean` and `std` only: values 0 .. 255,
             rounded to whole levels, which models map to [-1, 1] themselves. It is for batches and
             is not stored.
@@ -64,6 +68,7 @@ class Preprocessing:
     antialias: bool = False
     mean: tuple[float, float, float] = MEAN
     std: tuple[float, float, float] = STD
+    exif: Exif = "ignore"
     dtype: Literal["float32", "uint8"] = "float32"
 
     def __post_init__(self, crop_fraction):
@@ -131,6 +136,8 @@ class Preprocessing:
             raise ValueError(
                 f"interpolation={self.interpolation!r} is unknown. Expected one of {known}."
             )
+        if self.exif not in (known := typing.get_args(Exif)):
+            raise ValueError(f"exif={self.exif!r} is unknown. Expected one of {known}.")
         if not isinstance(self.antialias, bool):
             raise ValueError(
                 f"antialias={self.antialias!r} is not possible. Expected true or false."
@@ -245,6 +252,7 @@ class Preprocessing:
         values = dataclasses.asdict(self)
         values.pop("dtype")
         defaults = {"interpolation": "bilinear", "antialias": False, "mean": MEAN, "std": STD}
+        defaults["exif"] = "ignore"
         kept = {name: value for name, value in values.items() if value != defaults.get(name, ...)}
         return {
             name: list(value) if isinstance(value, tuple) else value for name, value in kept.items()

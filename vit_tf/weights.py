@@ -205,7 +205,7 @@ def save_safetensors(model, path, layout, preprocessing=None, classes=None) -> l
         ValueError: if the layout cannot store the model; the message states the reason.
     """
     config, weights = model.config, model_weights(model)
-    preprocessing = preprocessing or Preprocessing(image_size=config.image_size)
+    preprocessing = preprocessing or Preprocessing(image_size=config.image_size, exif="apply")
     module = layout_module(config, layout)
     return write_checkpoint(path, module, config, preprocessing, classes or Classes(), weights)
 

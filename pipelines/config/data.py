@@ -8,7 +8,7 @@ from pipelines.config.fields import check, check_at_least, check_choices
 from pipelines.config.names import AUTO_SPLIT, ImageDtype
 from pipelines.errors import UserError
 from vit_tf.images.value_range import MEAN, STD
-from vit_tf.preprocessing import Interpolation, ResizeRule
+from vit_tf.preprocessing import Exif, Interpolation, ResizeRule
 
 # "global": batches are the same on any number of hosts; "files": each host reads its own files.
 Sharding = Literal["global", "files"]
@@ -85,6 +85,9 @@ class Data(Augmentation):
         eval_interpolation: filter of the resize in evaluation and serving; none is `interpolation`.
         antialias: whether the filter becomes wider with the reduction, as in Pillow, timm and
             Hugging Face; in training too.
+        exif: whether a JPEG is turned by its EXIF orientation, as photos of phones may need.
+            "apply": it is, in training, evaluation and serving; "ignore": it is read as it is
+            stored. A run whose config.json has no such field goes on with "ignore".
         mean: mean of each color, for values from 0 to 1, that is subtracted.
         std: standard deviation of each color, by which the result is divided. With 0.5 and 0.5,
             models read pixels in [-1, 1].
@@ -114,6 +117,7 @@ class Data(Augmentation):
     interpolation: Interpolation = "bilinear"
     eval_interpolation: Interpolation | None = None
     antialias: bool = False
+    exif: Exif = "apply"
     mean: tuple[float, float, float] = MEAN
     std: tuple[float, float, float] = STD
     image_dtype: ImageDtype = "float32"
@@ -180,6 +184,7 @@ class Data(Augmentation):
             "crop_fraction": self.crop_fraction,
             "interpolation": self.eval_interpolation or self.interpolation,
             "antialias": self.antialias,
+            "exif": self.exif,
             "mean": self.mean,
             "std": self.std,
         }

@@ -97,7 +97,9 @@ def format_check(report) -> str:
         ]
     unreadable = [f"{bad['name']}: {bad['reason']}" for bad in report["unreadable"]]
     lines += _part("images that cannot be decoded", unreadable)
-    lines += _part("images with an EXIF orientation, which is not applied", report["sideways"])
+    lines += _part(
+        "images with an EXIF orientation, which data.exif=apply turns", report["sideways"]
+    )
     lines += _part("groups of equal files", [_equal(group) for group in report["equal"]])
     if report["skipped"]:
         lines.append(describe_skipped(report["skipped"]))

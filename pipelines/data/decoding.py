@@ -50,7 +50,7 @@ def decode_batch(image_bytes, preprocessing, max_pixels=MAX_PIXELS):
     """
     shape = (*preprocessing.image_size, 3)
     tried = map_ignoring_errors(
-        lambda data: preprocessing(decode_image(data, max_pixels)),
+        lambda data: preprocessing(decode_image(data, max_pixels, preprocessing.exif)),
         image_bytes,
         shape,
         tf.data.AUTOTUNE,

@@ -58,7 +58,7 @@ def scan(sources, mode, is_skipping) -> str | None:
     turned = sum(each.is_turned for each in found.values())
     files, note = counted(total, "file"), ""
     if turned:
-        note = f"; {turned:,} with an EXIF orientation, which is not applied"
+        note = f"; {turned:,} with an EXIF orientation, see data.exif"
     if not bad:
         return f"scanned {files}: all begin and end as whole images{note}"
     if is_skipping:

@@ -170,7 +170,8 @@ def eval_dataset(
 
     def decode(image_bytes, seed):
         del seed  # nothing is random
-        return preprocessing(_without_border(decode_image(image_bytes), border))
+        image = decode_image(image_bytes, exif=preprocessing.exif)
+        return preprocessing(_without_border(image, border))
 
     examples = _encoded_examples(
         source, lambda: map(host_slice.select, batches.windows()), batch_size, seed=0

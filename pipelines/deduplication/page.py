@@ -155,7 +155,7 @@ def _pictures(source, rows):
     contents = source.read(rows).images
     return [
         {
-            "uri": pictures.page_uri(decode_image(content), _SIDE),
+            "uri": pictures.page_uri(decode_image(content, exif="apply"), _SIDE),
             "name": short(_name(source, example_id), 160),
         }
         for content, example_id in zip(contents, source.ids(rows).tolist(), strict=True)

@@ -33,7 +33,9 @@ VIEWS = 2 * len(WINDOWS)
 # The standard deviation of the gray levels 0 .. 255, in the frequencies of the hash, below which an
 # image is plain: noise decides its bits, so it has no hash.
 LEAST_DEVIATION = 1.0
-_PREPROCESSING = Preprocessing(image_size=(READ_SIDE, READ_SIDE), interpolation="area")
+_PREPROCESSING = Preprocessing(
+    image_size=(READ_SIDE, READ_SIDE), interpolation="area", exif="apply"
+)
 _GRAY = (0.299, 0.587, 0.114)  # ITU-R BT.601, as in JPEG.
 # (vertical, horizontal) frequencies of the bits, the lowest first.
 _FREQUENCIES = np.array(

@@ -209,7 +209,7 @@ def _thumbnails(source, ids):
     indices = np.flatnonzero(np.isin(source.ids(np.arange(source.num_examples)), ids))
     stored = source.read(indices)
     return {
-        int(example_id): pictures.shrunk(decode_image(image), _SIDE)
+        int(example_id): pictures.shrunk(decode_image(image, exif="apply"), _SIDE)
         for example_id, image in zip(stored.ids, stored.images, strict=True)
     }
 

@@ -23,13 +23,18 @@ def image_looks(inspected, names, shown, album):
         {
             "name": short(image.path, 200),
             "looks": [
-                _look(one, index, pixels, f"model {number} image {index + 1:03}", album)
+                _look(
+                    one,
+                    index,
+                    images.pixels(image, one.subject.preprocessing.exif),
+                    f"model {number} image {index + 1:03}",
+                    album,
+                )
                 | {"model": name}
                 for number, (one, name) in enumerate(zip(inspected, names, strict=True), start=1)
             ],
         }
         for index, image in enumerate(shown)
-        for pixels in [images.pixels(image)]
     ]
 
 

@@ -91,16 +91,16 @@ def samples(labels) -> list[Image]:
     ]
 
 
-def pixels(image) -> np.ndarray:
-    """The decoded pixels of an `Image`, uint8 `[H, W, 3]`.
+def pixels(image, exif="apply") -> np.ndarray:
+    """The decoded pixels of an `Image`, uint8 `[H, W, 3]`; see `decode_image` about `exif`.
 
     Raises:
         UserError: if it cannot be read or decoded.
     """
     try:
         if not image.content:
-            return image_file.read_image(image.path).numpy()
-        return decode_image(image.content).numpy()
+            return image_file.read_image(image.path, exif).numpy()
+        return decode_image(image.content, exif=exif).numpy()
     except ValueError as error:
         raise UserError(str(error)) from None
     except tf.errors.OpError:

@@ -114,7 +114,7 @@ class ModelPictures:
         found = []
         for image, label in zip(stored.images, stored.labels, strict=True):
             with contextlib.suppress(tf.errors.OpError):
-                pixels = prepare.seen(decode_image(image))
+                pixels = prepare.seen(decode_image(image, exif=prepare.exif))
                 name = short(", ".join(source.labels[one] for one in np.atleast_1d(label)))
                 found.append((pixels.numpy(), name, pictures.shrunk(pixels, _THUMBNAIL)))
         if not found:

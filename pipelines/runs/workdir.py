@@ -43,6 +43,8 @@ _MAY_CHANGE = (
 # Seconds between two uploads of the metrics, which stores limit and which write the whole file.
 _UPLOAD_EVERY = 30.0
 _WARMUP = ("schedule.warmup_steps", "schedule.warmup_epochs")
+# Fields that a run may be older than: then it goes on with what was done before them.
+_LATER_FIELDS = ("train.ema_warmup", "data.exif")
 _OTHER_WORKDIR = "Choose another --workdir, or delete this one."
 
 
@@ -143,8 +145,8 @@ class Workdir:
         schedule = dataclasses.replace(experiment.schedule, warmup_steps=own)
         return dataclasses.replace(experiment, schedule=schedule)
 
-    def with_own_average(self, experiment: Experiment, assignments: Assignments) -> Experiment:
-        """Keeps `train.ema_warmup` of the run here, which may be older than that field.
+    def with_own_fields(self, experiment: Experiment, assignments: Assignments) -> Experiment:
+        """Keeps the values of the run here of `_LATER_FIELDS`, than which it may be older.
 
         Args:
             experiment: the experiment that resumes the run.
@@ -153,13 +155,16 @@ class Workdir:
         Raises:
             UserError: if `config.json` is damaged.
         """
-        is_own = storage.exists(self.config) and not self.starts_over()
-        if not is_own or assignments.given("train.ema_warmup"):
+        if not storage.exists(self.config) or self.starts_over():
             return experiment
-        own = self.read_experiment().train.ema_warmup
-        return dataclasses.replace(
-            experiment, train=dataclasses.replace(experiment.train, ema_warmup=own)
-        )
+        own = self.read_experiment()
+        for path in _LATER_FIELDS:
+            if not assignments.given(path):
+                section, field = path.split(".")
+                value = getattr(getattr(own, section), field)
+                changed = dataclasses.replace(getattr(experiment, section), **{field: value})
+                experiment = dataclasses.replace(experiment, **{section: changed})
+        return experiment
 
     def check(self, experiment: Experiment, data: dict, extend=False) -> int | None:
         """Checks that `experiment` may run here; writes nothing.
@@ -263,10 +268,15 @@ class Workdir:
     def read_experiment(self) -> Experiment:
         """Returns the experiment in `config.json`.
 
+        Without data.exif, the run was begun when orientations were not applied yet.
+
         Raises:
             UserError: if `config.json` is missing, damaged or not an experiment.
         """
-        return Experiment.from_dict(read_json(self.config))
+        values = read_json(self.config)
+        if isinstance(data := values.get("data"), dict):
+            data.setdefault("exif", "ignore")
+        return Experiment.from_dict(values)
 
     def append_metrics(self, values: dict):
         """Adds one line to `metrics.jsonl`, with numbers in full precision."""

@@ -140,7 +140,9 @@ def _examine(path, pretraining, finetuning, strategy, timer) -> demo_page.DemoRe
     _log.info(f"{right} of {len(names)} served answers are right")
 
     timer.start("reporting", "what was learned")
-    inputs = tf.stack([preprocessing(decode_image(data)) for data in examples.images])
+    inputs = tf.stack(
+        [preprocessing(decode_image(data, exif=preprocessing.exif)) for data in examples.images]
+    )
     expected = tf.nn.softmax(model(inputs, training=False)).numpy()
     first_of_class = [list(examples.labels).index(label) for label in range(len(test.labels))]
     inputs = tf.gather(inputs, first_of_class)

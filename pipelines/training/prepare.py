@@ -10,6 +10,7 @@ import functools
 from custom_ops import dispatch
 from pipelines.config import Experiment, Request
 from pipelines.config.epochs import with_steps
+from pipelines.config.fields import differences
 from pipelines.data.file_scan import scan
 from pipelines.data.sources.splits import with_splits
 from pipelines.data.sources.subset import balanced_loss
@@ -144,6 +145,10 @@ def prepare(experiment, run, strategy, request=Request(), keeps_data_errors=Fals
     try:
         splits, notes = with_splits(experiment.data)
         experiment = dataclasses.replace(experiment, data=splits)
+        resumed = run.with_own_fields(experiment, request.assignments)
+        kept = differences(experiment.to_dict(), resumed.to_dict())
+        notes += [f"the run keeps its own: {change}" for change in kept]
+        experiment = resumed
         data = open_data(experiment, run)
         notes += data.describe()
         if run.starts_over():
@@ -167,11 +172,6 @@ def prepare(experiment, run, strategy, request=Request(), keeps_data_errors=Fals
                 warmup = extended.schedule.warmup_steps
                 notes.append(f"--extend keeps the schedule.warmup_steps={warmup} of the run")
             experiment = extended
-        resumed = run.with_own_average(experiment, request.assignments)
-        if resumed != experiment:
-            own = str(resumed.train.ema_warmup).lower()
-            notes.append(f"the run keeps its train.ema_warmup={own}")
-        experiment = resumed
         if experiment.data.balance == "loss":
             weights, note = balanced_loss(data.train.source)
             task = dataclasses.replace(prepared.task, class_weights=weights)

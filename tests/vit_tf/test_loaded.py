@@ -71,7 +71,7 @@ def test_a_file_without_preprocessing_gets_that_of_the_reference_code(donor, tmp
     path = tmp_path / f"model.{kind}"
     donor.save(path) if kind == "keras" else npz_files.saved(donor, path)
     model, preprocessing, classes = vit_tf.load(path)
-    assert preprocessing == vit_tf.Preprocessing(image_size=(11, 14))
+    assert preprocessing == vit_tf.Preprocessing(image_size=(11, 14), exif="apply")
     assert classes == vit_tf.Classes()
     assert_equal(model, donor)
 

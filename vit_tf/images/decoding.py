@@ -9,6 +9,8 @@ import functools
 import numpy as np
 import tensorflow as tf
 
+from vit_tf.images.orientation import is_plain, orientation, upright
+
 # This many decoded pixels take 400 MB. Decoding an animated WebP needs five times as much.
 MAX_PIXELS = 2**27
 
@@ -34,7 +36,7 @@ _BRANCHES = np.zeros(256, np.int32)
 _BRANCHES[list(_FIRST_BYTES)] = np.arange(len(_FIRST_BYTES)) + 1
 
 
-def decode_image(image_bytes, max_pixels=MAX_PIXELS):
+def decode_image(image_bytes, max_pixels=MAX_PIXELS, exif="ignore"):
     """Decodes one JPEG, PNG, GIF, BMP or WebP file of limited size.
 
     - Gray images become three equal channels; an alpha channel is dropped.
@@ -43,12 +45,13 @@ def decode_image(image_bytes, max_pixels=MAX_PIXELS):
       frames are not decoded.
     - A CMYK JPEG becomes RGB as (1 - C) (1 - K) and so on. With Adobe's marker, which is usual, the
       values in the file are inverted. Color profiles are not applied, in any format.
-    - An EXIF orientation is not applied, and a BMP with a palette is read as if its palette were
-      gray.
+    - A BMP with a palette is read as if its palette were gray.
 
     Args:
         image_bytes: scalar string tensor, the contents of the file.
         max_pixels: the most pixels that it may have, an int.
+        exif: "apply" turns a JPEG as its EXIF orientation says, see `orientation`; "ignore" returns
+            it as it is stored.
 
     Returns:
         uint8 `[H, W, 3]`.
@@ -59,11 +62,46 @@ def decode_image(image_bytes, max_pixels=MAX_PIXELS):
     """
     image = tf.cond(
         tf.io.is_jpeg(image_bytes),
-        lambda: _decode(image_bytes, tf.io.extract_jpeg_shape(image_bytes)[:2], max_pixels),
+        lambda: _decode_jpeg(image_bytes, max_pixels, exif),
         lambda: decode_if_not_jpeg(image_bytes, max_pixels),
     )
     image.set_shape([None, None, 3])
     return image
+
+
+def _decode_jpeg(image_bytes, max_pixels, exif):
+    size = tf.io.extract_jpeg_shape(image_bytes)[:2]
+    if exif == "ignore":
+        return _decode(image_bytes, size, max_pixels)
+    with tf.control_dependencies([size]):
+        contents = tf.identity(image_bytes)
+
+    return tf.cond(
+        is_plain(contents),
+        lambda: _decode(contents, size, max_pixels),
+        lambda: _turned_decoder(max_pixels)(contents),
+    )
+
+
+def separate(*signature):
+    """Makes a function of TensorFlow whose operations take no time where it is not called."""
+    return tf.function(
+        input_signature=signature,
+        autograph=False,
+        experimental_attributes={"_noinline": True},
+    )
+
+
+@functools.cache
+def _turned_decoder(max_pixels):
+    """Decodes a JPEG and turns it, as a function of TensorFlow that is traced once."""
+
+    @separate(tf.TensorSpec([], tf.string))
+    def decode_turned(image_bytes):
+        size = tf.io.extract_jpeg_shape(image_bytes)[:2]
+        return upright(_decode(image_bytes, size, max_pixels), orientation(image_bytes))
+
+    return decode_turned
 
 
 def decode_if_not_jpeg(image_bytes, max_pixels=MAX_PIXELS):
@@ -124,11 +162,7 @@ def _png_size(image_bytes):
 def _rarer_decoder(max_pixels):
     """`_decode_rarer` for a limit, as a function of TensorFlow that is traced once."""
 
-    @tf.function(
-        input_signature=[tf.TensorSpec([], tf.string)],
-        autograph=False,
-        experimental_attributes={"_noinline": True},
-    )
+    @separate(tf.TensorSpec([], tf.string))
     def decode_rarer(image_bytes):
         return _decode_rarer(image_bytes, max_pixels)
 

@@ -31,8 +31,8 @@ def read_bytes(path) -> bytes:
         raise ValueError(f"Cannot read {path}: {error.strerror}.") from None
 
 
-def read_image(path) -> tf.Tensor:
-    """The pixels of an image file, as `decode_image` returns them.
+def read_image(path, exif="ignore") -> tf.Tensor:
+    """The pixels of an image file, as `decode_image` returns them with this `exif`.
 
     Raises:
         ValueError: if the file is not usable, cannot be read or cannot be decoded.
@@ -41,7 +41,7 @@ def read_image(path) -> tf.Tensor:
         raise ValueError(reason)
     contents = read_bytes(path)
     try:
-        return decode_image(contents)
+        return decode_image(contents, exif=exif)
     except tf.errors.OpError:
         raise ValueError(undecodable(path, foreign_format(contents))) from None
 

@@ -78,6 +78,7 @@ def _record(name, model, size, side, classes, *, listed=True, resize_to=None, to
             image_size=(side, side),
             resize="direct" if resize_to is None else "resize_small",
             resize_to=resize_to,
+            exif="apply",
         ),
         top1=top1,
     )

@@ -9,6 +9,8 @@ Order: crop and resize, mirror, color jitter, RandAugment, normalization, random
 MixUp or CutMix on the batch (`mixing.py`).
 """
 
+import functools
+
 import tensorflow as tf
 
 from pipelines.data.transforms.randaugment import (
@@ -18,7 +20,8 @@ from pipelines.data.transforms.randaugment import (
     mean_gray,
     rand_augment,
 )
-from vit_tf.images.decoding import check_size, decode_if_not_jpeg, decode_image
+from vit_tf.images.decoding import check_size, decode_if_not_jpeg, decode_image, separate
+from vit_tf.images.orientation import is_plain, orientation, stored_window, upright, upright_size
 from vit_tf.images.resizing import resize, resize_and_crop, to_uint8
 
 # One number per random operation. Never reuse a number.
@@ -36,7 +39,7 @@ def augment(image_bytes, seed, preprocessing, options):
         image_bytes: scalar string tensor, an encoded image.
         seed: int64 tensor `[2]`, the seed of the example.
         preprocessing: `vit_tf.Preprocessing`: size, interpolation, antialiasing, mean and standard
-            deviation, dtype; and for crop="none" the rule of the resize.
+            deviation, dtype, `exif`; and for crop="none" the rule of the resize.
         options: `config.augmentation.Augmentation`.
 
     Returns:
@@ -46,7 +49,7 @@ def augment(image_bytes, seed, preprocessing, options):
     changes_values = any(options.color_jitter) or options.randaugment_layers > 0
     if options.crop == "inception":
         image = resize(
-            inception_crop(image_bytes, seed, options.crop_area),
+            inception_crop(image_bytes, seed, options.crop_area, preprocessing.exif),
             preprocessing.image_size,
             preprocessing.interpolation,
             preprocessing.antialias,
@@ -54,7 +57,7 @@ def augment(image_bytes, seed, preprocessing, options):
     elif options.crop == "random":
         image = random_crop(image_bytes, seed, preprocessing, options.crop_resize_to)
     else:
-        image = preprocessing.resized(decode_image(image_bytes))
+        image = preprocessing.resized(decode_image(image_bytes, exif=preprocessing.exif))
     image = tf.ensure_shape(image, [*preprocessing.image_size, 3])
     if options.flip:
         image = random_flip(image, seed)
@@ -85,7 +88,7 @@ def augment(image_bytes, seed, preprocessing, options):
     return image
 
 
-def inception_crop(image_bytes, seed, area):
+def inception_crop(image_bytes, seed, area, exif="ignore"):
     """Decodes a window of an image with random area, aspect ratio and place (Szegedy et al., 2015).
 
     If 100 attempts find no window that fits, returns the whole image. For a JPEG, only the window
@@ -96,6 +99,7 @@ def inception_crop(image_bytes, seed, area):
         image_bytes: scalar string tensor, an encoded image.
         seed: int64 tensor `[2]`, the seed of the example.
         area: range (low, high) of the window's area, as a fraction of the image area.
+        exif: see `decode_image`; the window is one of the turned image.
 
     Returns:
         uint8 `[h, w, 3]`; size and place depend only on the seed and the image's size.
@@ -104,10 +108,14 @@ def inception_crop(image_bytes, seed, area):
     def crop_jpeg():
         shape = tf.io.extract_jpeg_shape(image_bytes)
         with tf.control_dependencies([check_size(shape[:2])]):
-            begin, size = _crop_box(tf.identity(shape), seed, area)
-        return tf.io.decode_and_crop_jpeg(
-            image_bytes, tf.concat([begin[:2], size[:2]], axis=0), channels=3
-        )
+            shape, contents = tf.identity(shape), tf.identity(image_bytes)
+
+        def crop():
+            return tf.io.decode_and_crop_jpeg(contents, _window(shape, seed, area), channels=3)
+
+        if exif == "ignore":
+            return crop()
+        return tf.cond(is_plain(contents), crop, lambda: _turned_cropper(area)(contents, seed))
 
     def crop_other():
         image = decode_if_not_jpeg(image_bytes)
@@ -119,14 +127,34 @@ def inception_crop(image_bytes, seed, area):
     return image
 
 
+@functools.cache
+def _turned_cropper(area):
+    """`inception_crop` of a JPEG that is turned."""
+
+    @separate(tf.TensorSpec([], tf.string), tf.TensorSpec([2], tf.int64))
+    def crop(image_bytes, seed):
+        shape, turn = tf.io.extract_jpeg_shape(image_bytes), orientation(image_bytes)
+        turned_shape = tf.concat([upright_size(shape[:2], turn), shape[2:]], axis=0)
+        window = stored_window(_window(turned_shape, seed, area), shape[:2], turn)
+        return upright(tf.io.decode_and_crop_jpeg(image_bytes, window, channels=3), turn)
+
+    return crop
+
+
+def _window(shape, seed, area):
+    """A random window of an image: top, left, height, width."""
+    begin, size = _crop_box(shape, seed, area)
+    return tf.concat([begin[:2], size[:2]], axis=0)
+
+
 def random_crop(image_bytes, seed, preprocessing, side):
     """Decodes and resizes an image, and takes a window of the model's size at a random place.
 
     Args:
         image_bytes: scalar string tensor, an encoded image.
         seed: int64 tensor `[2]`, the seed of the example.
-        preprocessing: `Preprocessing`: size of the window, rule and filter of the resize. With the
-            rule "direct", both sides get the same length.
+        preprocessing: `Preprocessing`: size of the window, rule and filter of the resize, `exif`.
+            With the rule "direct", both sides get the same length.
         side: side before the window, in pixels.
 
     Returns:
@@ -134,7 +162,7 @@ def random_crop(image_bytes, seed, preprocessing, side):
     """
     rule = "squash" if preprocessing.resize == "direct" else preprocessing.resize
     return resize_and_crop(
-        decode_image(image_bytes),
+        decode_image(image_bytes, exif=preprocessing.exif),
         rule,
         side,
         preprocessing.image_size,

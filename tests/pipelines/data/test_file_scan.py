@@ -50,8 +50,8 @@ def test_files_of_every_format_are_whole(tmp_path, whole, monkeypatch):
     source = open_source(write(tmp_path, whole), "train")
     monkeypatch.setattr(file_scan, "decode_error", lambda data: pytest.fail("decoded"))
     assert file_scan.scan([source], "auto", False) == (
-        "scanned 9 files: all begin and end as whole images; 1 with an EXIF orientation, which is "
-        "not applied"
+        "scanned 9 files: all begin and end as whole images; 1 with an EXIF orientation, see "
+        "data.exif"
     )
 
 
@@ -141,7 +141,7 @@ def test_the_check_of_all_images(tmp_path, whole):
     for line in (
         "images that cannot be decoded: 7",
         "  train/a/empty.jpg: it has no bytes",
-        "images with an EXIF orientation, which is not applied: 1",
+        "images with an EXIF orientation, which data.exif=apply turns: 1",
         "groups of equal files: 1",
         "(different classes, different splits)",
         "files that are not read: 1 .txt",

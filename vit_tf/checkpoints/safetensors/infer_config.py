@@ -123,7 +123,9 @@ def preprocessing(
         )
         resize, resize_to = "direct", None
     try:
-        return Preprocessing(image_size=size, resize=resize, resize_to=resize_to, **fields)
+        return Preprocessing(
+            image_size=size, resize=resize, resize_to=resize_to, exif="apply", **fields
+        )
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
