@@ -75,7 +75,9 @@ def seeded(name, experiment, seeds) -> list[Training]:
 
 
 def pick(lab, arms: Mapping[str, Sequence[Training]]) -> dict[str, int]:
-    """The index of the best of each arm's trainings: with the highest accuracy, then lowest loss.
+    """The index of the best of each arm's trainings: that with the lowest loss.
+
+    The accuracy of a few hundred held-out images is too coarse for a choice.
 
     Args:
         lab: the `Lab`.
@@ -84,11 +86,8 @@ def pick(lab, arms: Mapping[str, Sequence[Training]]) -> dict[str, int]:
     flat = [unit for units in arms.values() for unit in units]
     found = dict(zip(flat, lab.results(flat), strict=True))
 
-    def rank(unit):
-        return found[unit]["accuracy"], -found[unit]["loss"]
-
     return {
-        name: max(range(len(units)), key=lambda index, units=units: rank(units[index]))
+        name: min(range(len(units)), key=lambda index, units=units: found[units[index]]["loss"])
         for name, units in arms.items()
     }
 

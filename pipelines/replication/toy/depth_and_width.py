@@ -12,14 +12,13 @@ from pipelines.replication.findings import (
     points,
 )
 from pipelines.replication.study import PLAIN, Study, picked_rates, rates_text, seeded, settings
+from pipelines.replication.toy import digits
 from vit_tf import cost
 
 _SEEDS = (0, 1, 2)
 _RATES = (1e-3, 2e-3, 4e-3)
 _BASE = settings(*PLAIN, "train.steps=400", "schedule.warmup_steps=40", "model.layers=2")
 _LAYERS, _WIDTHS = (1, 2, 4, 8), (32, 64, 128)
-_HELD_OUT = ("data.train_split=train[:50%]", "data.eval_split=validation")
-_TESTED = ("data.train_split=train[:50%]", "data.eval_split=train[50%:]+test")
 
 
 def layers_of(layers):
@@ -39,10 +38,10 @@ ARMS = {layers_of(layers): override(_BASE, [f"model.layers={layers}"]) for layer
 
 
 def _run(lab):
-    rates = picked_rates(lab, "depth_and_width", ARMS, _RATES, _HELD_OUT)
+    rates = picked_rates(lab, "depth_and_width", ARMS, _RATES, digits.CHOOSING)
     cells = {}
     for arm, base in ARMS.items():
-        tested = override(base, [f"optimizer.learning_rate={rates[arm]}", *_TESTED])
+        tested = override(base, [f"optimizer.learning_rate={rates[arm]}", *digits.TESTING])
         units = seeded(f"depth_and_width/{arm.replace(' ', '_')}", tested, _SEEDS)
         cells[arm] = cell(units, lab.results(units))
     title, depth, width = "test accuracy", "layers of width 64", "width of 2 layers"

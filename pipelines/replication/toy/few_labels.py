@@ -4,6 +4,7 @@ from pipelines.config import override
 from pipelines.replication.findings import Cell, Claim, Findings, Reading, Table, cell, points
 from pipelines.replication.measurements import FewShotTest
 from pipelines.replication.study import PLAIN, Study, pick, rates_text, seeded, settings, slug
+from pipelines.replication.toy.digits import HELD_OUT, POOL, TEST
 from pipelines.replication.units import Training
 
 SEEDS = (0, 1, 2, 3, 4)
@@ -23,8 +24,6 @@ WAYS = {
     "labels": _PRETRAINED,
     "masked patches": override(_PRETRAINED, ["task=masked_patches", "masking.target=pixels"]),
 }
-# Digits 0 to 4: labels come from one half of the training images; tests read the other.
-POOL, TEST, HELD_OUT = "train[:50%]", "train[50%:]+test", "validation"
 # Of fine-tunings; the rate and the number of labels are added.
 TUNED = settings(
     *PLAIN,

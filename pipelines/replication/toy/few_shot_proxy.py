@@ -15,7 +15,8 @@ from pipelines.replication.findings import (
 )
 from pipelines.replication.measurements import FewShotTest
 from pipelines.replication.study import Study, seeded, slug
-from pipelines.replication.toy.few_labels import POOL, TEST, TUNED, WAYS, pretrained
+from pipelines.replication.toy.digits import POOL, TEST
+from pipelines.replication.toy.few_labels import TUNED, WAYS, pretrained
 from pipelines.replication.units import Training
 
 _SHOTS = 10

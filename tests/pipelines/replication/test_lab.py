@@ -122,12 +122,13 @@ def test_a_listing_runs_nothing(log):
     assert [*listing.units] == ["fakes/first", "fakes/second", "fakes/third"] and log == []
 
 
-def test_the_best_has_the_highest_accuracy_then_the_lowest_loss(lab, log):
+def test_the_best_has_the_lowest_loss(lab, log):
+    """Whatever its accuracy."""
     arms = {
-        "a": [Fake("a0", log, 0.5), Fake("a1", log, 0.75), Fake("a2", log, 0.25)],
-        "b": [Fake("b0", log, 0.5, 2.0), Fake("b1", log, 0.5, 1.0)],
+        "a": [Fake("a0", log, 0.5, 2.0), Fake("a1", log, 0.4, 1.0), Fake("a2", log, 0.6, 3.0)],
+        "b": [Fake("b0", log, 0.5, 1.0), Fake("b1", log, 0.5, 2.0)],
     }
-    assert pick(lab(), arms) == {"a": 1, "b": 1}
+    assert pick(lab(), arms) == {"a": 1, "b": 0}
 
 
 def test_folders_follow_from_the_settings():

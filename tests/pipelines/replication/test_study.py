@@ -21,6 +21,7 @@ from pipelines.replication.study import Study
 from pipelines.replication.toy import (
     data_size,
     depth_and_width,
+    digits,
     few_labels,
     gates,
     hybrids,
@@ -248,9 +249,9 @@ def test_listings_ask_for_what_is_declared(name):
 
 def test_pre_training_and_tests_of_few_labels_share_no_image():
     """Classes differ; labels and tests come from different halves."""
-    pool = open_source("digits/low", few_labels.POOL)
-    test = open_source("digits/low", few_labels.TEST)
-    held_out = open_source("digits/low", few_labels.HELD_OUT)
+    pool = open_source("digits/low", digits.POOL)
+    test = open_source("digits/low", digits.TEST)
+    held_out = open_source("digits/low", digits.HELD_OUT)
     images = [set(x.read(range(x.num_examples)).images) for x in (pool, test, held_out)]
     assert sum(map(len, images)) == len(set.union(*images)) == 651 + 100 + 150
     for way in few_labels.WAYS.values():
