@@ -3,10 +3,15 @@
 import contextlib
 import os
 import signal
+import sys
 import threading
 
 from pipelines.errors import Interrupted
 from pipelines.workers.group import current
+
+
+# Seconds; a callback has ended then.
+_AGAIN = 0.1
 
 
 @contextlib.contextmanager
@@ -19,6 +24,8 @@ def interruptible():
         yield
         return
     previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    hook = sys.unraisablehook
+    sys.unraisablehook = lambda ignored: (_send_again if _is_signal(ignored) else hook)(ignored)
     try:
         yield
     except KeyboardInterrupt:
@@ -27,7 +34,20 @@ def interruptible():
             "on from its last checkpoint."
         ) from None
     finally:
+        sys.unraisablehook = hook
         signal.signal(signal.SIGTERM, previous)
+
+
+def _is_signal(ignored):
+    return ignored.exc_type is KeyboardInterrupt
+
+
+def _send_again(ignored):
+    """Sends a signal again whose exception Python has ignored, because it came in a callback."""
+    del ignored
+    timer = threading.Timer(_AGAIN, os.kill, (os.getpid(), signal.SIGTERM))
+    timer.daemon = True
+    timer.start()
 
 
 class Signals:

@@ -2,11 +2,14 @@
 
 import os
 import signal
+import sys
+import time
+import weakref
 
 import pytest
 
 from pipelines.errors import Interrupted
-from pipelines.runs.signals import Signals
+from pipelines.runs.signals import Signals, interruptible
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -38,3 +41,34 @@ def test_a_signal_in_the_middle_of_a_print(monkeypatch):
         os.kill(os.getpid(), signal.SIGINT)
         with pytest.raises(Interrupted, match="SIGINT"):
             signals.check()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_in_a_callback_is_not_lost(number):
+    """Python ignores exceptions of such callbacks, also that of a signal."""
+
+    class Anything:
+        pass
+
+    held = [Anything()]
+    begun = time.monotonic()
+    with pytest.raises(Interrupted), interruptible():
+        watcher = weakref.ref(held[0], lambda _: os.kill(os.getpid(), number))
+        held.clear()
+        assert watcher() is None
+        while time.monotonic() < begun + 30:
+            time.sleep(0.01)
+
+
+def test_other_ignored_exceptions_are_reported(monkeypatch):
+    seen = []
+    monkeypatch.setattr(sys, "unraisablehook", seen.append)
+
+    class Anything:
+        def __del__(self):
+            raise ValueError("in a destructor")
+
+    with interruptible():
+        Anything()
+    assert [each.exc_type for each in seen] == [ValueError]
+    assert sys.unraisablehook == seen.append
