@@ -61,7 +61,7 @@ PARTS = {
     ),
     "table5": Part("accuracy by the data of pre-training", "more data, better models", _DATA),
     "table6": Part("accuracy and cost of 18 models", "ViTs need less computation", _DATA),
-    "table7": Part("Adam and SGD for ResNets", "Adam is better, but for ImageNet itself", _SUITES),
+    "table7": Part("Adam and SGD for ResNets", "Adam is better, but for ImageNet itself"),
     "table8": Part("position embeddings", "without them it is worst; which one matters little"),
     "table9": Part("19 tasks of VTAB", "larger models and more data are better", _SUITES),
     "section3.1": Part(

@@ -15,7 +15,7 @@ from pipelines.errors import RunError, UserError
 from pipelines.evaluation import few_shot_report
 from pipelines.evaluation.few_shot import Strength
 from pipelines.replication import catalog, session
-from pipelines.replication.findings import Cell, Claim, Findings, Reading, Table, cell
+from pipelines.replication.findings import Cell, Chart, Claim, Findings, Point, Reading, Table, cell
 from pipelines.replication.measurements import ChangedImages, FewShotTest, Speed
 from pipelines.replication.study import Study
 from pipelines.replication.toy import (
@@ -36,6 +36,7 @@ from pipelines.studies import sweep
 from tests.pipelines.tiny import one_device
 from vit_tf import cost
 
+WRITTEN = ("E1.json", "E1.html", "index.html", "report.md")
 TINY = ("train.steps=2", "schedule.warmup_steps=1", "model.layers=1", "model.hidden_size=16")
 
 
@@ -87,7 +88,7 @@ def test_every_number_leads_to_its_run(ran):
 
 @pytest.mark.process
 def test_a_second_start_runs_nothing_and_writes_the_same(ran, monkeypatch):
-    before = {name: (ran / name).read_bytes() for name in ("E1.json", "E1.html", "index.html")}
+    before = {name: (ran / name).read_bytes() for name in WRITTEN}
     _shrink(monkeypatch)
     monkeypatch.setattr(sweep, "train", lambda *_: pytest.fail("it trains again"))
     with pytest.raises(RunError):
@@ -141,7 +142,7 @@ def test_changed_images_and_speed_of_a_run(ran, monkeypatch):
         name="there", experiment=Workdir(os.path.join(root, reading["folder"])).read_experiment()
     )
     monkeypatch.setattr(Training, "folder", reading["folder"])
-    unit = ChangedImages(of=of, data="digits", test_split="test")
+    unit = ChangedImages(of=of, data="digits", test_split=digits.TEST)
     found = unit.run(root, one_device())
     assert found["accuracy"] == pytest.approx(reading["value"])
     assert found.keys() == unit.stand_in().keys()
@@ -195,7 +196,31 @@ def toy_of(shows, name="E1", **fields):
         return Findings([table], [Claim("it is so", shows, "0.5", must=True)])
 
     values = {"title": "t", "paper": (), "question": "q", "setup": "s", "minutes": 1, "run": run}
-    return Study(name=name, **{**values, **fields})
+    return Study(name=name, **(values | fields))
+
+
+def test_reports_have_all_charts(tmp_path):
+    """A page and a Markdown file of one record: the curve of a table, and a chart of points."""
+
+    def findings(lab):
+        unit = _Constant()
+        each = cell([unit], lab.results([unit]))
+        table = Table(title="a|b", columns=[1, 10], rows={"c": [each, None]}, curve="x", log=True)
+        points = {"c": [Point.of(3.0, each)], "without a point": []}
+        chart = Chart(title="u", x_label="y", curves=points, joined=False)
+        claim = Claim("it is so", None, "0.5")
+        return Findings([table], [claim], ["a note"], [chart])
+
+    session.run([toy_of(True, run=findings)], tmp_path / "a", None)
+    assert (tmp_path / "a" / "E1.html").read_text().count("<svg") == 2
+    text = (tmp_path / "a" / "report.md").read_text()
+    pictures = re.findall(r"!\[(.*)\]\((.*)\)", text)
+    assert [title for title, _ in pictures] == ["a|b over x", "u over y"]
+    for _, picture in pictures:
+        assert (tmp_path / "a" / picture).read_bytes().startswith(b"\x89PNG")
+    lines = text.splitlines()
+    assert "## E1: t" in lines and "A note." in lines
+    assert "| it is so | 0.5 | reported |" in lines and "| c | 50.0 % | - |" in lines
 
 
 def test_a_gate_that_fails_ends_the_call(tmp_path):
