@@ -198,7 +198,13 @@ def difference(first: Cell, second: Cell, tests=1) -> Difference:
         tests: number of differences of which any may be the one that shows; the interval is wider
             for more (Bonferroni).
     """
-    each = [a - b for a, b in zip(first.values, second.values, strict=True)]
+    return mean_difference([first], second, tests)
+
+
+def mean_difference(cells: Sequence[Cell], reference: Cell, tests=1) -> Difference:
+    """The mean of some cells minus another one, paired by seed; see `difference`."""
+    values = zip(*(cell.values for cell in cells), strict=True)
+    each = [statistics.fmean(a) - b for a, b in zip(values, reference.values, strict=True)]
     return Difference(statistics.fmean(each), half_interval(each, tests))
 
 

@@ -9,7 +9,6 @@ import threading
 from pipelines.errors import Interrupted
 from pipelines.workers.group import current
 
-
 # Seconds; a callback has ended then.
 _AGAIN = 0.1
 

@@ -1,7 +1,7 @@
 """E1: position embeddings (the paper's table 8)."""
 
 from pipelines.config import override
-from pipelines.replication.findings import Claim, Findings, Table, cell, points
+from pipelines.replication.findings import Claim, Findings, Table, cell, mean_difference, points
 from pipelines.replication.study import PLAIN, Study, picked_rates, rates_text, seeded, settings
 from pipelines.replication.toy import digits
 
@@ -27,22 +27,23 @@ def _run(lab):
         units = seeded(f"positions/{name}", tested, _SEEDS)
         rows[name] = [cell(units, lab.results(units))]
     table = Table(title="test accuracy", columns=["accuracy"], rows=rows, reference="none")
-    found = {name: table.difference(name, 0) for name in _ARMS if name != "none"}
-    gains = "; ".join(f"{name} {points(each)}" for name, each in found.items())
-    learned = [table.cell(name, 0).mean for name in found]
+    none, *others = (table.cell(name, 0) for name in _ARMS)
+    found = mean_difference(others, none)
+    means = [cell.mean for cell in others]
     return Findings(
         [table],
         [
             Claim(
-                "without positions it is clearly worst",
-                all(each.shows and each.mean > 0 for each in found.values()),
-                f"against none: {gains}",
+                "without positions it is worst, and clearly below the mean of the others",
+                found.shows and none.mean < min(means) and found.mean > 0,
+                f"the others are {points(found)} above it, the lowest of them "
+                f"{100 * (min(means) - none.mean):+.1f}",
                 must=True,
             ),
             Claim(
                 "the others tie",
                 None,
-                f"{max(learned) - min(learned):.1%} between the best and the worst of them",
+                f"{100 * (max(means) - min(means)):.1f} points between the best and the worst of them",
             ),
         ],
         [rates_text(rates)],
