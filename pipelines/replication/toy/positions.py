@@ -43,7 +43,7 @@ def _run(lab):
             Claim(
                 "the others tie",
                 None,
-                f"{100 * (max(means) - min(means)):.1f} points between the best and the worst of them",
+                f"{100 * (max(means) - min(means)):.1f} points between the best and the worst",
             ),
         ],
         [rates_text(rates)],
