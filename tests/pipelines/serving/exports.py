@@ -16,7 +16,8 @@ TOLERANCE = {"float32": 2e-5, "bfloat16": 5e-2}
 
 def make(fields=None, preprocessing=None):
     model = tiny.model(**(fields or {}))
-    rule = vit_tf.Preprocessing(image_size=model.config.image_size, **(preprocessing or {}))
+    fields = {"exif": "apply"} | (preprocessing or {})
+    rule = vit_tf.Preprocessing(image_size=model.config.image_size, **fields)
     return model, rule
 
 

@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 import tensorflow as tf
+from PIL import Image
 
 import custom_ops
 import vit_tf
@@ -13,6 +14,7 @@ from pipelines.serving import signatures
 from tests.pipelines import encoded
 from tests.pipelines.serving.exports import LABELS, assert_close, make, only
 from tests.vit_tf import tiny
+from vit_tf.images.decoding import decode_image
 
 # name -> fields of the model, fields of its preprocessing, labels. Images are 11 x 14, the grid is
 # 2 x 3.
@@ -178,9 +180,13 @@ def assert_one_sentence(message, expected, shape):
 
 
 def test_bytes(token):
-    """A batch may mix formats and sizes."""
+    """A batch may mix formats, sizes and orientations."""
     _, _, compute, _ = token
-    files, images = zip(*encoded.every_format(), strict=True)
+    exif = Image.Exif()
+    exif[0x0112] = 6  # The first row is at the right.
+    sideways = encoded.encode(encoded.pixels(20, 31), "JPEG", exif=exif)
+    upright = np.rot90(decode_image(sideways), k=3)
+    files, images = zip(*encoded.every_format(), (sideways, upright), strict=True)
     assert_classified(token, compute["serving_bytes"](image_bytes=files), images)
     lenient = compute["serving_bytes_lenient"](image_bytes=files)
     assert_classified(token, lenient, images)
