@@ -36,7 +36,7 @@ def _section(path, record):
     for claim in record["claims"]:
         text = claim["text"] + " (must hold)" * claim["must"]
         claims.append([text, claim["numbers"], VERDICTS[claim["shows"]]])
-    lines += _table(claims)
+    lines += _table(claims, "---")
     for note in record["notes"]:
         lines += ["", f"{note[0].upper()}{note[1:]}."]
     number = 0
@@ -65,7 +65,7 @@ def _picture(path, name, chart):
     return ["", f"![{chart.title} over {chart.x_label}]({_PICTURES}/{name}.png)"]
 
 
-def _table(rows):
+def _table(rows, align="---:"):
     header, *rest = [[cell.replace("|", "\\|") for cell in row] for row in rows]
-    between = ["---"] + ["---:"] * (len(header) - 1)
+    between = ["---"] + [align] * (len(header) - 1)
     return [f"| {' | '.join(row)} |" for row in (header, between, *rest)]
