@@ -158,10 +158,10 @@ FEW_LABELS = Study(
     question="Does pre-training with labels, or without them by masked patches, help where labels "
     "are few?",
     setup="A small ViT is pre-trained for 600 steps on digits 5 to 9, with their labels and MixUp, "
-    "or by masked patches of the same images, or not at all. Then digits 0 to 4, with 1, 5 and 10 labels "
-    "of each class: ridge regression on frozen features (L2 of 0.2 times the number of examples), "
-    "and fine-tuning of all weights for 100 steps at the best of three rates. Five seeds of "
-    "weights, order and labels; differences are paired by seed.",
+    "or by masked patches of the same images, or not at all. Then digits 0 to 4, with 1, 5 "
+    "and 10 labels of each class: ridge regression on frozen features (L2 of 0.2 times the "
+    "number of examples), and fine-tuning of all weights for 100 steps at the best of three "
+    "rates. Five seeds of weights, order and labels; differences are paired by seed.",
     minutes=15,
     run=_run,
     default=True,
