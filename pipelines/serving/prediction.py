@@ -66,7 +66,8 @@ def find_classifier(path, weights="final", label_file=None, opening=AS_TRAINED):
         opening: see `StoredModel.open_model`.
 
     Returns:
-        A function without arguments that returns the result of `exported.open_classifier`.
+        A function without arguments that returns the result of `exported.open_classifier`. Two
+        threads may call its `classify` at the same time.
 
     Raises:
         UserError: if there is no model, or the weights of a SavedModel are to be packed.
