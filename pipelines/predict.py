@@ -143,7 +143,7 @@ def _write(values, output, images, classify, labels):
     )
     paths = output.paths
     named = paths[0] if len(paths) == 1 else f"{paths[0]} to {paths[-1]}"
-    print(f"wrote {named}: {counted(written.count, 'image')}")
+    print(_as_text(f"wrote {named}: {counted(written.count, 'image')}"))
     if written.failed == written.count:
         raise UserError(f"{written.first_error} None of the images can be classified.")
     if written.failed:
@@ -160,9 +160,13 @@ def _block(result):
         f"{rank:4}  {entry['label']:{width}}  {entry['probability']:8.3%}"
         for rank, entry in enumerate(result["top"], start=1)
     ]
-    # A file name can hold bytes that are not valid text; "?" replaces them.
     name = result["path"] if "path" in result else f"id {result['id']}"
-    return "\n".join([name.encode("utf-8", "replace").decode("utf-8"), *lines])
+    return "\n".join([_as_text(name), *lines])
+
+
+def _as_text(name):
+    """A text in which "?" replaces the bytes of file names that are not valid text."""
+    return name.encode("utf-8", "replace").decode("utf-8")
 
 
 if __name__ == "__main__":

@@ -271,7 +271,8 @@ def _fingerprint(classify, labels):
     """A hash of a model's answers to some images: of the weights, and of all that changes them."""
     noise = np.random.default_rng(0).integers(0, 256, [96, 64, 3], np.uint8)
     jpeg = tf.io.encode_jpeg(noise).numpy()
-    probes = [tf.io.encode_png(noise).numpy(), jpeg, jpeg[:2] + _SIDEWAYS + jpeg[2:]]
+    large, small = (tf.io.encode_png(image).numpy() for image in (noise, noise[:4, :4]))
+    probes = [large, small, jpeg, jpeg[:2] + _SIDEWAYS + jpeg[2:]]
     answers = classify(tf.constant(probes))["probabilities"].numpy()
     return _digest([labels, answers.astype(np.float64).tolist()])
 

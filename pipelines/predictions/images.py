@@ -15,6 +15,8 @@ from pipelines.serving.prediction import example_images, find_images
 _log = logging.getLogger(__name__)
 
 _MOST_NAMED = 5
+# The path of a file that cannot be an image: there is never a file.
+_NO_FILE = os.path.join(os.devnull, "none")
 
 
 class Images(NamedTuple):
@@ -62,8 +64,8 @@ class _NamedFiles(FileSource):
 
     def __init__(self, images):
         self._names = [image.path for image in images]
-        # A folder is no image, and asking for it costs no request to a store.
-        paths = [os.curdir if image.error else image.path for image in images]
+        # A store would fail for a missing object. A folder has a time of change.
+        paths = [_NO_FILE if image.error else image.path for image in images]
         files = Files(paths, np.zeros(len(paths), np.int32), np.arange(len(paths)), [], {})
         super().__init__("the named images", os.curdir, {"images": files}, "images", labels=())
 
@@ -73,6 +75,10 @@ class _NamedFiles(FileSource):
     def path(self, example_id):
         """See `DataSource.path`: as it was named."""
         return self._names[example_id]
+
+    def manifest(self):
+        """See `DataSource.manifest`; with the names, also of files that are not there."""
+        return super().manifest() | {"names": self._names}
 
 
 class _Examples(EncodedSource):

@@ -12,12 +12,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import vit_tf
+from pipelines.data import pipeline
 from pipelines.data.sources.arrays import EncodedSource
-from pipelines.errors import InUseError, NonFiniteError, UserError
+from pipelines.errors import DataError, InUseError, NonFiniteError, UserError
 from pipelines.predictions import files, images, results
 from pipelines.predictions.files import Output
 from pipelines.runs import lease
 from pipelines.runs.lock import only_writer
+from pipelines.serving.signatures import make_signatures
+from pipelines.stored_models.exported import SIGNATURE
+from tests.vit_tf import tiny
 from vit_tf.files import storage
 
 NAMES = ["cat", 'a "dog"', "fish, red"]
@@ -254,6 +259,60 @@ def test_probabilities_that_are_not_numbers(tmp_path):
     with pytest.raises(NonFiniteError, match="probabilities of s example 16 of d:1 that are NaN"):
         write(tmp_path / "f.csv", Broken())
     assert os.listdir(tmp_path) == ["f.csv.partial"]
+
+
+def test_named_files_go_on_beside_the_new_files(tmp_path, monkeypatch):
+    """The folder changes when FILE.partial is made; missing files are told apart by their names."""
+    monkeypatch.chdir(tmp_path)
+    for i in (1, 2, 4):
+        (tmp_path / f"{i}.png").write_bytes(b"image %d" % i)
+    names = ["1.png", "2.png", "none.png", "4.png"]
+
+    def go_on(classify=None, last="other.png"):
+        return write("f.csv", classify, data=images.from_paths([*names, last]), batch_size=2)
+
+    with pytest.raises(KeyboardInterrupt):
+        go_on(Classify(fails_at=4))
+    with pytest.raises(UserError, match="with other images"):
+        go_on(last="another.png")
+    assert go_on().failed == 2
+    rows = list(csv.DictReader((tmp_path / "f.csv").read_text().splitlines()))
+    assert [row["path"] for row in rows] == [*names, "other.png"]
+    assert [row["error"] for row in rows if row["error"]] == [
+        f"There is no image or folder at {name}." for name in ("none.png", "other.png")
+    ]
+
+
+def test_data_that_cannot_be_read_end_the_call(tmp_path, whole, monkeypatch):
+    data, locate = source(), EncodedSource.locate
+
+    def fail(self, indices):
+        if self is data.source and max(indices) >= 48:
+            raise DataError("The file 7 is damaged.")
+        return locate(self, indices)
+
+    monkeypatch.setattr(EncodedSource, "locate", fail)
+    monkeypatch.setattr(pipeline, "_ENCODED_WINDOW", 16)
+    with pytest.raises(DataError, match="The file 7 is damaged"):
+        write(tmp_path / "f.csv", data=data)
+    assert os.listdir(tmp_path) == ["f.csv.partial"]
+    monkeypatch.undo()
+    write(tmp_path / "f.csv")
+    assert (tmp_path / "f.csv").read_bytes() == whole(".csv", 1)[0]
+
+
+def test_models_are_told_apart():
+    model = tiny.model(layers=1)
+
+    def fingerprint(labels=NAMES, **fields):
+        rule = vit_tf.Preprocessing(image_size=model.config.image_size, **fields)
+        return files._fingerprint(make_signatures(model, rule)[SIGNATURE], labels)
+
+    before = fingerprint()
+    others = [fingerprint(NAMES[::-1]), fingerprint(exif="apply"), fingerprint(antialias=True)]
+    assert before == fingerprint() and before not in others
+    model.head.bias.assign_add([0.001, *[0.0] * (model.config.num_classes - 1)])
+    assert before != fingerprint()
 
 
 def test_batches_begin_where_ranges_begin():
