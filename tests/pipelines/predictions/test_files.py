@@ -72,12 +72,14 @@ def every_batch_is_a_part(monkeypatch):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """`whole(suffix, shards)`: the bytes of each file of a call that was not interrupted."""
+    """`whole(suffix, shards)`: the bytes of each file of a call of one part for each file."""
 
     @functools.cache
     def run(suffix, shards):
         output = Output(str(tmp_path_factory.mktemp("whole") / f"f{suffix}"), shards)
-        files.write(output, source(), Classify(), NAMES, top=2, batch_size=8)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(files, "_PART_SECONDS", 1e9)
+            files.write(output, source(), Classify(), NAMES, top=2, batch_size=8)
         return [pathlib.Path(path).read_bytes() for path in output.paths]
 
     return run
@@ -171,7 +173,7 @@ def test_a_crash_while_files_are_joined(tmp_path, whole, monkeypatch):
 @pytest.mark.parametrize(
     ("other", "name"),
     [
-        ({"classify": Classify(fails_at=30, salt=b"x")}, "--model"),
+        ({"classify": Classify(fails_at=60, salt=b"x")}, "--model"),
         ({"data": source(version="2")}, "images"),
         ({"data": source(99)}, "images"),
         ({"top": 1}, "--top"),
@@ -180,15 +182,16 @@ def test_a_crash_while_files_are_joined(tmp_path, whole, monkeypatch):
     ],
     ids=str,
 )
-def test_parts_of_another_call_are_not_mixed_in(tmp_path, whole, other, name):
+def test_parts_of_another_call_are_not_mixed_in(tmp_path, whole, monkeypatch, other, name):
     path = tmp_path / "f.csv"
     with pytest.raises(KeyboardInterrupt):
-        write(path, **{"classify": Classify(fails_at=30)} | other)
+        write(path, **{"classify": Classify(fails_at=60)} | other)
     with pytest.raises(UserError, match=f"other predictions, with other {name}. .* --overwrite"):
         write(path)
     assert not path.exists()
     with pytest.raises(KeyboardInterrupt):
         write(path, Classify(fails_at=20), overwrite=True)
+    monkeypatch.setattr(files, "_PART_SECONDS", 1e9)  # No part replaces one of the first call.
     write(path, overwrite=True)
     assert path.read_bytes() == whole(".csv", 1)[0] and os.listdir(tmp_path) == ["f.csv"]
 
