@@ -1,4 +1,4 @@
-"""Classifies images and prints the most probable classes."""
+"""Classifies images, and prints the most probable classes or writes them to files."""
 
 import logging
 
@@ -9,34 +9,114 @@ from pipelines.cli.output import print_json
 
 _log = logging.getLogger("pipelines.predict")
 
-DESCRIPTION = """Prints the most probable classes of images. Folders are searched for jpg, jpeg,
-png, webp, bmp and gif, in any letter case. Without an image, it classifies a few handwritten
-digits from the test split of the digits data set. Files that cannot be classified are named, and
-the others are answered: exit code 1.
+DESCRIPTION = """Prints the most probable classes of images, or writes them to a file. Folders are
+searched for jpg, jpeg, png, webp, bmp and gif, in any letter case. --set data.name names a data set
+instead, of which data.eval_split is taken. Without an image, it classifies a few handwritten digits
+from the test split of the digits data set. Files that cannot be classified are named, and the
+others are answered: exit code 1.
+
+--output FILE.csv or FILE.jsonl has a row for each image, in stored order. The file appears when it
+is complete; until then, FILE.partial holds what is done, and the same command goes on with it.
 
 example: python -m pipelines.predict --model runs/pretrain-digits --json photo.jpg folder
 """
 
 POSITIONAL = "IMAGE_OR_FOLDER ..."
 
-SHARED_FLAGS = ("workdir",)
+SHARED_FLAGS = ("experiment", "workdir", "set")
+
+# The fields of an experiment that name the data.
+FIELDS = ("data.name", "data.data_dir", "data.label", "data.eval_split")
 
 
 def define(values):
+    own = {"flag_values": values}
     shared_flags.define_model(values, f"{shared_flags.MODEL_KINDS}, or exported SavedModel")
-    flags.DEFINE_integer("top", 5, "Print this many classes.", lower_bound=1, flag_values=values)
+    flags.DEFINE_integer("top", 5, "Take this many classes.", lower_bound=1, **own)
+    flags.DEFINE_integer("batch_size", 32, "Images in a batch.", lower_bound=1, **own)
     shared_flags.define_fused(values)
     shared_flags.define_json(values, "Print one JSON object per image.")
+    shared_flags.define_output(values, "Path or URL of a .csv or .jsonl file to write.")
+    flags.DEFINE_integer(
+        "shards",
+        1,
+        "With --output, write this many files, FILE-00000-of-00008.csv and so on.",
+        lower_bound=1,
+        upper_bound=99_999,
+        **own,
+    )
+    flags.DEFINE_bool(
+        "overwrite",
+        False,
+        "Replace files of --output that are there, and unfinished ones of another command.",
+        **own,
+    )
 
 
 def main(values, arguments):
-    from pipelines.errors import RunError, UserError
-    from pipelines.serving import prediction
+    _check_output_flags(values)
+    from pipelines.predictions import images
+    from pipelines.predictions.files import Output
+    from pipelines.serving.prediction import find_classifier
+    from vit_tf.files import storage
 
     path, weights = request.model_path_and_weights(values)
-    opening = request.opening(values)
+    output = None
+    if values.output is not None:
+        output = Output(storage.normal(values.output), values.shards, values.overwrite)
+        output.check()
+    source = _data(values, arguments, path)
+    taken = images.from_paths(arguments) if source is None else images.from_source(source)
+    classify, labels = find_classifier(path, weights, values.labels, request.opening(values))()
+    if output is None:
+        _print(values, taken, classify, labels)
+    else:
+        _write(values, output, taken, classify, labels)
+
+
+def _check_output_flags(values):
+    from pipelines.errors import UserError
+
+    for name in ("shards", "overwrite"):
+        if values[name].present and values.output is None:
+            raise UserError(f"--{name} needs --output. Name a file, or leave --{name} out.")
+    if values.json and values.output is not None:
+        raise UserError(
+            "--json prints the results, --output writes them. Leave one out; a file that ends in "
+            ".jsonl has the same lines."
+        )
+
+
+def _data(values, arguments, model):
+    """The `DataSource` that the flags name, or None if they name no data."""
+    from pipelines.data.sources.open import open_source
+    from pipelines.data.sources.splits import choose_splits
+    from pipelines.errors import UserError
+    from pipelines.runs.workdir import Workdir
+    from vit_tf.checkpoints.run_folder import is_run_folder
+
+    given = [name for name in ("experiment", "config", "set") if values[name].present]
+    if not given:
+        return None
+    if arguments:
+        raise UserError(f"Images and --{given[-1]} both name what to classify. Leave one out.")
+    run = Workdir(model) if is_run_folder(model) else None
+    reason = "a model predicts as it was trained"
+    data = choose_splits(request.experiment(values, run, FIELDS, reason).data, training=False)
+    if data.eval_split is None:
+        raise UserError("data.eval_split is none: there is nothing to read. Set it to a split.")
+    return open_source(data.name, data.eval_split, data.data_dir, data.label)
+
+
+def _print(values, images, classify, labels):
+    from pipelines.errors import RunError, UserError
+    from pipelines.predictions import results
+
     count, failed = 0, []
-    for result in prediction.predict(path, arguments, values.top, weights, values.labels, opening):
+    batches = results.in_batches(
+        images, classify, labels, top=values.top, batch_size=values.batch_size
+    )
+    for result in (one for batch in batches for one in batch):
         count += 1
         if "error" in result:
             failed.append(result["error"])
@@ -54,17 +134,40 @@ def main(values, arguments):
     raise UserError(f"{failed[0]}{more}")
 
 
+def _write(values, output, images, classify, labels):
+    from pipelines.errors import RunError, UserError, counted
+    from pipelines.predictions import files
+
+    written = files.write(
+        output, images, classify, labels, top=values.top, batch_size=values.batch_size
+    )
+    paths = output.paths
+    named = paths[0] if len(paths) == 1 else f"{paths[0]} to {paths[-1]}"
+    print(_as_text(f"wrote {named}: {counted(written.count, 'image')}"))
+    if written.failed == written.count:
+        raise UserError(f"{written.first_error} None of the images can be classified.")
+    if written.failed:
+        raise RunError(
+            f"{written.failed:,} of {written.count:,} images have no result; their rows have the "
+            f"reason. The first: {written.first_error}"
+        )
+
+
 def _block(result):
-    """The path and one line for each class: rank, label, probability."""
+    """The path or the id, and one line for each class: rank, label, probability."""
     width = max(len(entry["label"]) for entry in result["top"])
     lines = [
         f"{rank:4}  {entry['label']:{width}}  {entry['probability']:8.3%}"
         for rank, entry in enumerate(result["top"], start=1)
     ]
-    # A file name can hold bytes that are not valid text; "?" replaces them.
-    path = result["path"].encode("utf-8", "replace").decode("utf-8")
-    return "\n".join([path, *lines])
+    name = result["path"] if "path" in result else f"id {result['id']}"
+    return "\n".join([_as_text(name), *lines])
+
+
+def _as_text(name):
+    """A text in which "?" replaces the bytes of file names that are not valid text."""
+    return name.encode("utf-8", "replace").decode("utf-8")
 
 
 if __name__ == "__main__":
-    command.run(main, DESCRIPTION, define, POSITIONAL, shared_flags=SHARED_FLAGS)
+    command.run(main, DESCRIPTION, define, POSITIONAL, shared_flags=SHARED_FLAGS, fields=FIELDS)

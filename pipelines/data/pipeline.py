@@ -27,12 +27,15 @@ import tensorflow as tf
 
 from pipelines.data import stateless_random
 from pipelines.data.labels.encoding import as_targets, multi_hot
-from pipelines.data.order import EvalBatches, TrainBatches
+from pipelines.data.order import EvalBatches, TrainBatches, Window
 from pipelines.data.reading import decode_batches, read_windows, slice_of_host
 from pipelines.data.transforms.augmentation import augment
 from pipelines.data.transforms.mixing import DRAWS, Mixing
 from vit_tf.images.decoding import decode_image
 from vit_tf.images.value_range import MEAN, STD
+
+# Rows that `encoded_eval_dataset` reads together: photos of 5 MB may be among them.
+_ENCODED_WINDOW = 256
 
 
 def train_dataset(
@@ -180,6 +183,32 @@ def eval_dataset(
     dataset = decode_batches(examples, decode, rows, preprocessing, skips_bad_images)
     count = len(batches) * host_slice.replicas
     return _in_order(dataset).apply(tf.data.experimental.assert_cardinality(count))
+
+
+def encoded_eval_dataset(source, ranges, batch_size):
+    """Returns the examples of some ranges in stored order, before images are decoded.
+
+    Args:
+        source: a `DataSource`.
+        ranges: pairs of the first index and the index after the last; each begins a new batch.
+        batch_size: examples in a batch.
+
+    Returns:
+        `tf.data.Dataset` of batches for one host, as those of `encoded_dataset`; the last batch of
+        a range is padded with id -1.
+    """
+
+    def windows():
+        offset = 0
+        for start, stop in ranges:
+            end = start - (start - stop) // batch_size * batch_size
+            for first in range(start, end, _ENCODED_WINDOW):
+                rows = np.arange(first, min(first + _ENCODED_WINDOW, end))
+                yield Window(np.where(rows < stop, rows, -1), offset + rows - first)
+                offset += len(rows)
+
+    examples = _encoded_examples(source, windows, batch_size, seed=0)
+    return _in_order(examples.batch(batch_size, drop_remainder=True))
 
 
 def _without_border(image, width):

@@ -52,14 +52,15 @@ class Lease:
     Args:
         workdir: URL of the workdir, which must exist.
         times: `Times`; None means `TIMES`.
+        flag: the flag that names the workdir, for messages.
 
     Raises:
         InUseError: if another process renews its lease while this one waits.
         OSError: if the workdir cannot be read or written.
     """
 
-    def __init__(self, workdir, times=None):
-        self._workdir, self._times = workdir, times or TIMES
+    def __init__(self, workdir, times=None, flag="--workdir"):
+        self._workdir, self._times, self._flag = workdir, times or TIMES, flag
         self._path = storage.join(workdir, NAME)
         self._holder = {"id": uuid.uuid4().hex} | this_process()
         self._renewed = 0.0
@@ -114,7 +115,7 @@ class Lease:
             if now != found:
                 raise InUseError(
                     f"{self._workdir} is in use by {_describe(now)}, which renews its lease. Wait "
-                    "until it ends, stop it, or choose another --workdir."
+                    f"until it ends, stop it, or choose another {self._flag}."
                 )
         _log.info(f"that lease has not been renewed for {stale:,.0f} s: taking it")
         return looked

@@ -30,11 +30,12 @@ _OPENS = 20
 _UNSUPPORTED = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)
 
 
-def only_writer(workdir):
+def only_writer(workdir, flag="--workdir"):
     """Creates a workdir and holds its lock; afterwards removes the workdir if it is empty.
 
     Args:
         workdir: path or URL of the workdir.
+        flag: the flag that names it, for messages.
 
     Returns:
         A context manager of a function without arguments; call it before writing: it raises
@@ -46,7 +47,7 @@ def only_writer(workdir):
         RunError: if the disk is full.
     """
     workdir = storage.normal(workdir)
-    return _leased(workdir) if storage.is_url(workdir) else _locked(Path(workdir))
+    return _leased(workdir, flag) if storage.is_url(workdir) else _locked(Path(workdir), flag)
 
 
 @contextlib.contextmanager
@@ -91,15 +92,15 @@ def _holder(workdir):
 
 
 @contextlib.contextmanager
-def _leased(workdir):
+def _leased(workdir, flag):
     with contextlib.ExitStack() as stack:
         try:
             if not storage.exists(workdir):
                 stack.callback(_remove_if_empty, workdir)
             storage.make_folders(workdir)
-            held = stack.enter_context(lease.Lease(workdir))
+            held = stack.enter_context(lease.Lease(workdir, flag=flag))
         except OSError as error:
-            raise cannot_write(workdir, error) from None
+            raise cannot_write(workdir, error, flag) from None
         yield held.check
 
 
@@ -110,13 +111,13 @@ def _remove_if_empty(url):
 
 
 @contextlib.contextmanager
-def _locked(workdir):
+def _locked(workdir, flag):
     path = workdir / _NAME
     try:
         made = [folder for folder in (workdir, *workdir.parents) if not folder.exists()]
-        lock = _acquire(path)
+        lock = _acquire(path, flag)
     except OSError as error:
-        raise cannot_write(workdir, error) from None
+        raise cannot_write(workdir, error, flag) from None
     try:
         yield lambda: None
     finally:
@@ -129,13 +130,13 @@ def _locked(workdir):
                 folder.rmdir()
 
 
-def cannot_write(workdir, error):
+def cannot_write(workdir, error, flag="--workdir"):
     """Returns the error to raise after an `OSError` at the first write to a workdir."""
-    problem = f"Cannot write to --workdir {workdir}: {error.strerror}."
+    problem = f"Cannot write to {flag} {workdir}: {error.strerror}."
     return RunError(problem) if error.errno == errno.ENOSPC else UserError(problem)
 
 
-def _acquire(path):
+def _acquire(path, flag):
     """Locks a file and writes the identity of this process to it; returns its descriptor.
 
     Creates the folder of the file if it is missing.
@@ -143,7 +144,7 @@ def _acquire(path):
     while True:
         lock = _open(path)
         try:
-            _lock(lock, path)
+            _lock(lock, path, flag)
             if _is_at(lock, path):
                 os.ftruncate(lock, 0)
                 os.write(lock, json.dumps(lease.this_process()).encode())
@@ -167,13 +168,13 @@ def _open_once(path):
     return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
 
 
-def _lock(lock, path):
+def _lock(lock, path, flag):
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise InUseError(
             f"{path.parent} is in use by {_describe_holder(path)}. Wait until it ends, stop it, or "
-            "choose another --workdir."
+            f"choose another {flag}."
         ) from None
     except OSError as error:
         if error.errno not in _UNSUPPORTED:

@@ -1,14 +1,10 @@
-"""Classifies image files with any model that `model_source` finds, or with a SavedModel."""
+"""Finds image files, and a function that classifies them with a model of any kind."""
 
 import functools
 import logging
 import os
 from typing import NamedTuple
 
-import numpy as np
-import tensorflow as tf
-
-from pipelines.data.decoding import decode_error
 from pipelines.data.labels.label_file import read_label_file
 from pipelines.data.skipped_files import count_by_suffix, describe_skipped
 from pipelines.errors import UserError
@@ -22,48 +18,7 @@ from vit_tf.images.decoding import SUFFIXES
 
 _log = logging.getLogger(__name__)
 
-BATCH_SIZE = 32
-# Progress is printed for more images than this.
-_MAX_WITHOUT_PROGRESS = 100
 _NUM_EXAMPLES = 5
-_MOST_NAMED = 5
-
-
-def predict(model_path, paths, top, weights="final", label_file=None, opening=AS_TRAINED):
-    """Classifies images and yields a result for each, in order, also for those that are unreadable.
-
-    All files are found before the model is read.
-
-    Args:
-        model_path, weights, label_file, opening: see `find_classifier`.
-        paths: image files and folders, see `find_images`; empty for a few examples.
-        top: classes in a result, the most probable first.
-
-    Yields:
-        `{"path": str, "top": [{"label": str, "index": int, "probability": float}, ...]}`, or
-        `{"path": str, "error": str}` for a file that cannot be classified.
-
-    Raises:
-        UserError: if none of the paths leads to a file, or the model is not a `vit_tf` one.
-    """
-    files = find_images(paths)
-    open_found = find_classifier(model_path, weights, label_file, opening)
-    if not paths:
-        images, count = example_images(), _NUM_EXAMPLES
-        _log.info(f"no image given: predicting {count} handwritten digits of the digits test split")
-    else:
-        images, count = map(_read, files), len(files)
-        if all(file.error for file in files):
-            more = f" And {count - _MOST_NAMED:,} more." if count > _MOST_NAMED else ""
-            raise UserError(" ".join(file.error for file in files[:_MOST_NAMED]) + more)
-    classify, labels = open_found()
-
-    done = 0
-    for batch in _batches(images):
-        yield from _classify(classify, labels, batch, top)
-        if count > _MAX_WITHOUT_PROGRESS and done * 10 // count < (done + len(batch)) * 10 // count:
-            _log.info(f"predicted {done + len(batch)} of {count} images")
-        done += len(batch)
 
 
 class Image(NamedTuple):
@@ -111,7 +66,8 @@ def find_classifier(path, weights="final", label_file=None, opening=AS_TRAINED):
         opening: see `StoredModel.open_model`.
 
     Returns:
-        A function without arguments that returns the result of `exported.open_classifier`.
+        A function without arguments that returns the result of `exported.open_classifier`. Two
+        threads may call its `classify` at the same time.
 
     Raises:
         UserError: if there is no model, or the weights of a SavedModel are to be packed.
@@ -151,55 +107,3 @@ def _unusable(path):
     if not storage.exists(path):
         return f"There is no image or folder at {path}."
     return image_file.unusable(path)
-
-
-def _read(image):
-    """The same image with its contents."""
-    if image.error:
-        return image
-    try:
-        return image._replace(content=image_file.read_bytes(image.path))
-    except ValueError as error:
-        return image._replace(error=str(error))
-
-
-def _undecodable(image):
-    reason = decode_error(image.content) or "the model was exported with a smaller --max_pixels"
-    return image_file.undecodable(image.path, reason)
-
-
-def _batches(items):
-    batch = []
-    for item in items:
-        batch.append(item)
-        if len(batch) == BATCH_SIZE:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
-
-
-def _classify(classify, labels, images, top):
-    """Yields the results of a batch of `Image`s."""
-    rows = iter(())
-    if contents := [image.content for image in images if not image.error]:
-        outputs = classify(tf.constant(contents))
-        rows = zip(outputs["probabilities"].numpy(), outputs["valid"].numpy(), strict=True)
-    for image in images:
-        row, is_decoded = (None, False) if image.error else next(rows)
-        if not is_decoded:
-            yield {"path": image.path, "error": image.error or _undecodable(image)}
-            continue
-        # A stable sort keeps equal probabilities in label order.
-        best = np.argsort(-row, kind="stable")[:top]
-        yield {
-            "path": image.path,
-            "top": [
-                {
-                    "label": labels[index],
-                    "index": int(index),
-                    "probability": float(row[index]),
-                }
-                for index in best
-            ],
-        }

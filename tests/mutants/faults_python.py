@@ -222,10 +222,10 @@ PYTHON = (
         "reads_uint8 = preprocessing.keeps_own_size",
     ),
     Fault(
-        "pipelines/serving/prediction.py",
-        "wrong order of ties",
-        'np.argsort(-row, kind="stable")[:top]',
-        'np.argsort(row, kind="stable")[::-1][:top]',
+        "pipelines/predictions/files.py",
+        "off by one",
+        "for number in numbers if start <= number < stop]",
+        "for number in numbers if start <= number <= stop]",
     ),
     Fault(
         "pipelines/studies/sweep_plan.py",

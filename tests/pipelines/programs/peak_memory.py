@@ -11,7 +11,9 @@ import sys
 
 from pipelines.data.decoding import decode_error
 from pipelines.data.sources.open import open_source
-from pipelines.serving import prediction
+from pipelines.predictions.images import from_paths
+from pipelines.predictions.results import in_batches
+from pipelines.serving.prediction import find_classifier
 from tests.pipelines.data.batches import train_dataset
 from vit_tf.preprocessing import Preprocessing
 
@@ -35,7 +37,9 @@ def name_bad_images(source):
 
 
 def predict(path):
-    assert len(list(prediction.predict("shipped", [str(path)], top=1))) == 1
+    classify, labels = find_classifier("shipped")()
+    named = from_paths([str(path)])
+    assert len(list(in_batches(named, classify, labels, top=1))) == 1
 
 
 def main(folder):

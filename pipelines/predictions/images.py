@@ -1,0 +1,103 @@
+"""The images to classify as a `DataSource`: named files, a data set, or a few examples."""
+
+import logging
+import os
+from typing import NamedTuple
+
+import numpy as np
+
+from pipelines.data.sources.arrays import EncodedSource
+from pipelines.data.sources.files import Files, FileSource
+from pipelines.data.sources.source import DataSource
+from pipelines.errors import UserError
+from pipelines.serving.prediction import example_images, find_images
+
+_log = logging.getLogger(__name__)
+
+_MOST_NAMED = 5
+# The path of a file that cannot be an image: there is never a file.
+_NO_FILE = os.path.join(os.devnull, "none")
+
+
+class Images(NamedTuple):
+    """The images to classify.
+
+    Attributes:
+        source: they are its examples.
+        errors: index of an image -> why its file cannot be an image.
+        have_labels: whether ids and labels mean something; else an image has a path only.
+    """
+
+    source: DataSource
+    errors: dict[int, str]
+    have_labels: bool
+
+    def name(self, example_id) -> str:
+        """The path of an image, or else what describes it."""
+        return self.source.path(example_id) or self.source.describe(example_id)
+
+
+def from_paths(paths) -> Images:
+    """The images in files and folders, see `find_images`; a few examples if there are no paths.
+
+    Raises:
+        UserError: if none of the paths leads to a file.
+    """
+    if not paths:
+        return _examples()
+    found = find_images(paths)
+    errors = {index: image.error for index, image in enumerate(found) if image.error}
+    if len(errors) == len(found):
+        named = " ".join(list(errors.values())[:_MOST_NAMED])
+        more = len(found) - _MOST_NAMED
+        raise UserError(named + (f" And {more:,} more." if more > 0 else ""))
+    return Images(_NamedFiles(found), errors, have_labels=False)
+
+
+def from_source(source) -> Images:
+    """The images of a data set."""
+    return Images(source, {}, have_labels=True)
+
+
+class _NamedFiles(FileSource):
+    """Files in the order in which they are named; those that cannot be images have zero bytes."""
+
+    def __init__(self, images):
+        self._names = [image.path for image in images]
+        # A store would fail for a missing object. A folder has a time of change.
+        paths = [_NO_FILE if image.error else image.path for image in images]
+        files = Files(paths, np.zeros(len(paths), np.int32), np.arange(len(paths)), [], {})
+        super().__init__("the named images", os.curdir, {"images": files}, "images", labels=())
+
+    def __str__(self):
+        return self.name
+
+    def path(self, example_id):
+        """See `DataSource.path`: as it was named."""
+        return self._names[example_id]
+
+    def manifest(self):
+        """See `DataSource.manifest`; with the names, also of files that are not there."""
+        return super().manifest() | {"names": self._names}
+
+
+class _Examples(EncodedSource):
+    """Images in memory with names."""
+
+    def __init__(self, images):
+        self._names = [image.path for image in images]
+        contents = np.array([image.content for image in images], object)
+        labels = np.zeros(len(images), np.int32)
+        super().__init__(contents, labels, (), name="examples", version="1", split="test")
+
+    def path(self, example_id):
+        """See `DataSource.path`."""
+        return self._names[example_id]
+
+
+def _examples():
+    images = list(example_images())
+    _log.info(
+        f"no image given: predicting {len(images)} handwritten digits of the digits test split"
+    )
+    return Images(_Examples(images), {}, have_labels=False)

@@ -1,0 +1,325 @@
+"""The files of results: whole, in order, the same bytes after any interruption, and not mixed."""
+
+import csv
+import functools
+import hashlib
+import itertools
+import json
+import os
+import pathlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import vit_tf
+from pipelines.data import pipeline
+from pipelines.data.sources.arrays import EncodedSource
+from pipelines.errors import DataError, InUseError, NonFiniteError, UserError
+from pipelines.predictions import files, images, results
+from pipelines.predictions.files import Output
+from pipelines.runs import lease
+from pipelines.runs.lock import only_writer
+from pipelines.serving.signatures import make_signatures
+from pipelines.stored_models.exported import SIGNATURE
+from tests.vit_tf import tiny
+from vit_tf.files import storage
+
+NAMES = ["cat", 'a "dog"', "fish, red"]
+
+
+def source(count=100, version="1"):
+    """Images whose bytes are texts; every seventh is none."""
+    contents = [b"" if i % 7 == 3 else b"image %d" % i for i in range(count)]
+    labels = np.arange(count, dtype=np.int32) % 2
+    return images.from_source(
+        EncodedSource(
+            np.array(contents, object), labels, ["a", "b"], name="d", version=version, split="s"
+        )
+    )
+
+
+class Classify:
+    """Probabilities from a hash of the bytes, and of the other images of the batch."""
+
+    def __init__(self, fails_at=-1, salt=b""):
+        self.sizes, self._fails_at, self._salt = [], fails_at, salt
+
+    def __call__(self, contents):
+        contents = contents.numpy().tolist()
+        self.sizes.append(len(contents))
+        if b"image %d" % self._fails_at in contents:
+            raise KeyboardInterrupt
+        batch = hashlib.sha256(self._salt + b"|".join(contents)).digest()
+        hashed = [hashlib.sha256(batch + each).digest() for each in contents]
+        rows = np.array([np.frombuffer(each, np.uint8)[:3] + 1.0 for each in hashed], np.float32)
+        return {
+            "probabilities": tf.constant(rows / rows.sum(axis=1, keepdims=True)),
+            "valid": tf.constant([bool(each) for each in contents]),
+        }
+
+
+def write(path, classify=None, shards=1, overwrite=False, data=None, **options):
+    output = Output(str(path), shards, overwrite)
+    options = {"top": 2, "batch_size": 8} | options
+    return files.write(output, data or source(), classify or Classify(), NAMES, **options)
+
+
+@pytest.fixture(autouse=True)
+def every_batch_is_a_part(monkeypatch):
+    monkeypatch.setattr(files, "_PART_SECONDS", 0.0)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """`whole(suffix, shards)`: the bytes of each file of a call of one part for each file."""
+
+    @functools.cache
+    def run(suffix, shards):
+        output = Output(str(tmp_path_factory.mktemp("whole") / f"f{suffix}"), shards)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(files, "_PART_SECONDS", 1e9)
+            files.write(output, source(), Classify(), NAMES, top=2, batch_size=8)
+        return [pathlib.Path(path).read_bytes() for path in output.paths]
+
+    return run
+
+
+def test_both_formats_have_the_same_rows(whole):
+    (table,), (lines,) = whole(".csv", 1), whole(".jsonl", 1)
+    found = [json.loads(line) for line in lines.decode().splitlines()]
+    assert [one["id"] for one in found] == list(range(100))
+    assert [one["label"] for one in found] == ["a", "b"] * 50
+    header, *rows = csv.reader(table.decode().splitlines(keepends=True), strict=True)
+    assert header == [
+        *("id", "path", "label", "class_1", "probability_1", "class_2", "probability_2", "error")
+    ]
+    for one, row in zip(found, rows, strict=True):
+        assert row[:3] == [str(one["id"]), "", one["label"]]
+        if one["id"] % 7 == 3:
+            assert one["error"] == row[-1] and "Cannot decode s example" in row[-1]
+            assert row[3:-1] == [""] * 4 and "top" not in one
+            continue
+        best = [text for each in one["top"] for text in (each["label"], str(each["probability"]))]
+        assert row[3:] == [*best, ""]
+        assert [NAMES[each["index"]] for each in one["top"]] == row[3::2][:2]
+    # RFC 4180: lines end in CR LF, quotes are doubled.
+    assert table.count(b"\r\n") == table.count(b"\n") == 101
+    assert b'"a ""dog"""' in table and b'"fish, red"' in table
+    # All digits of float32.
+    batch = Classify()(tf.constant([b"image %d" % i if i % 7 != 3 else b"" for i in range(8)]))
+    assert np.float32(rows[0][4]) == batch["probabilities"][0].numpy().max()
+
+
+@pytest.mark.parametrize(("suffix", "shards"), [(".csv", 3), (".jsonl", 101)])
+def test_shards_have_all_rows(tmp_path, suffix, shards):
+    output = Output(str(tmp_path / f"f{suffix}"), shards)
+    written = write(output.path, shards=shards)
+    assert (written.count, written.failed) == (100, 14)
+    assert sorted(os.listdir(tmp_path)) == [os.path.basename(path) for path in output.paths]
+    assert output.paths[1].endswith(f"f-00001-of-{shards:05}{suffix}")
+    ids = []
+    for path in output.paths:
+        with open(path, encoding="utf-8", newline="") as file:
+            rows = map(json.loads, file) if suffix == ".jsonl" else csv.DictReader(file)
+            ids.append([int(row["id"]) for row in rows])
+    assert list(itertools.chain(*ids)) == list(range(100))
+    assert max(map(len, ids)) - min(map(len, ids)) <= 1
+
+
+@pytest.mark.parametrize(
+    ("shards", "fails_at", "done"), [(1, 5, 0), (1, 60, 56), (3, 40, 33), (3, 44, 41)]
+)
+def test_an_interrupted_call_goes_on(tmp_path, whole, shards, fails_at, done):
+    """The first call of the model is for the fingerprint; whole batches are not computed again."""
+    output = Output(str(tmp_path / "f.csv"), shards)
+    second = Classify()
+    with pytest.raises(KeyboardInterrupt):
+        write(output.path, Classify(fails_at), shards)
+    assert os.listdir(tmp_path) == ["f.csv.partial"]
+    # A part that the state does not count, as after a crash between the two.
+    assert files._read_state(output.partial)["done"] == done
+    (tmp_path / "f.csv.partial" / f"part-{done:012}").write_bytes(b"torn")
+    written = write(output.path, second, shards)
+    assert (written.count, written.failed) == (100, 14)
+    assert written.first_error.startswith("Cannot decode s example 3 of d:1: it is empty")
+    assert sum(second.sizes[1:]) == 100 - done
+    assert [pathlib.Path(path).read_bytes() for path in output.paths] == whole(".csv", shards)
+    assert len(os.listdir(tmp_path)) == shards
+
+
+def test_a_crash_while_files_are_joined(tmp_path, whole, monkeypatch):
+    output, replace, moved = Output(str(tmp_path / "f.csv"), 3), os.replace, []
+
+    def crash(old, new):
+        if os.path.basename(old) == "whole":
+            moved.append(new)
+            if len(moved) == 2:
+                raise KeyboardInterrupt
+        replace(old, new)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", crash)
+        with pytest.raises(KeyboardInterrupt):
+            write(output.path, shards=3)
+    assert os.path.exists(output.paths[0]) and not os.path.exists(output.paths[1])
+    again = Classify()
+    write(output.path, again, 3)
+    assert len(again.sizes) == 1  # Nothing is classified.
+    assert [pathlib.Path(path).read_bytes() for path in output.paths] == whole(".csv", 3)
+    assert len(os.listdir(tmp_path)) == 3
+
+
+@pytest.mark.parametrize(
+    ("other", "name"),
+    [
+        ({"classify": Classify(fails_at=60, salt=b"x")}, "--model"),
+        ({"data": source(version="2")}, "images"),
+        ({"data": source(99)}, "images"),
+        ({"top": 1}, "--top"),
+        ({"shards": 2}, "--shards"),
+        ({"batch_size": 16}, "--batch_size"),
+    ],
+    ids=str,
+)
+def test_parts_of_another_call_are_not_mixed_in(tmp_path, whole, monkeypatch, other, name):
+    path = tmp_path / "f.csv"
+    with pytest.raises(KeyboardInterrupt):
+        write(path, **{"classify": Classify(fails_at=60)} | other)
+    with pytest.raises(UserError, match=f"other predictions, with other {name}. .* --overwrite"):
+        write(path)
+    assert not path.exists()
+    with pytest.raises(KeyboardInterrupt):
+        write(path, Classify(fails_at=20), overwrite=True)
+    monkeypatch.setattr(files, "_PART_SECONDS", 1e9)  # No part replaces one of the first call.
+    write(path, overwrite=True)
+    assert path.read_bytes() == whole(".csv", 1)[0] and os.listdir(tmp_path) == ["f.csv"]
+
+
+def test_urls(whole, monkeypatch):
+    times = lease.Times(renew=9.0, stale=0.2, settle=0.01, poll=0.01)
+    monkeypatch.setattr(lease, "TIMES", times)
+    url = "ram://predictions/new/f.csv"
+    with pytest.raises(KeyboardInterrupt):
+        write(url, Classify(fails_at=40), 3)
+    write(url, shards=3)
+    paths = Output(url, 3).paths
+    assert [b"".join(storage.chunks(path)) for path in paths] == whole(".csv", 3)
+    assert storage.list_names("ram://predictions/new") == [os.path.basename(x) for x in paths]
+    with pytest.raises(UserError, match="already there"):
+        write(url, shards=3)
+
+
+def test_what_is_there_is_kept(tmp_path, whole):
+    path = tmp_path / "new" / "f.csv"
+    write(path)
+    path.write_text("mine")
+    with pytest.raises(UserError, match="f.csv is already there. .* --overwrite"):
+        write(path)
+    assert path.read_text() == "mine"
+    write(path, overwrite=True)
+    assert path.read_bytes() == whole(".csv", 1)[0]
+
+    with pytest.raises(UserError, match="no known format. Name a file that ends in .csv or .jsonl"):
+        write(tmp_path / "f.txt")
+    (tmp_path / "g.csv").mkdir()
+    with pytest.raises(UserError, match="g.csv is a folder"):
+        write(tmp_path / "g.csv")
+    (tmp_path / "h.csv.partial").mkdir()
+    (tmp_path / "h.csv.partial" / "photo.jpg").touch()
+    with pytest.raises(UserError, match="h.csv.partial would hold unfinished results, but is"):
+        write(tmp_path / "h.csv")
+    (tmp_path / "i.csv.partial").touch()
+    with pytest.raises(UserError, match="i.csv.partial would hold unfinished results, but is"):
+        Output(str(tmp_path / "i.csv")).check()
+    for text in ("{}", '{"done": 1}', "["):
+        (tmp_path / "k.csv.partial").mkdir(exist_ok=True)
+        (tmp_path / "k.csv.partial" / "state.json").write_text(text)
+        if text == "{}":
+            write(tmp_path / "k.csv", overwrite=True)
+            continue
+        with pytest.raises(UserError, match="state.json"):
+            write(tmp_path / "k.csv", overwrite=True)
+
+
+def test_one_process_writes(tmp_path):
+    with only_writer(tmp_path / "f.csv.partial"):
+        with pytest.raises(InUseError, match="in use by .* choose another --output"):
+            write(tmp_path / "f.csv")
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="Cannot write to --output"):
+        write(tmp_path / "file" / "f.csv")
+
+
+def test_probabilities_that_are_not_numbers(tmp_path):
+    class Broken(Classify):
+        def __call__(self, contents):
+            outputs = super().__call__(contents)
+            if b"image 16" in contents.numpy():
+                outputs["probabilities"] *= np.nan
+            return outputs
+
+    with pytest.raises(NonFiniteError, match="probabilities of s example 16 of d:1 that are NaN"):
+        write(tmp_path / "f.csv", Broken())
+    assert os.listdir(tmp_path) == ["f.csv.partial"]
+
+
+def test_named_files_go_on_beside_the_new_files(tmp_path, monkeypatch):
+    """The folder changes when FILE.partial is made; missing files are told apart by their names."""
+    monkeypatch.chdir(tmp_path)
+    for i in (1, 2, 4):
+        (tmp_path / f"{i}.png").write_bytes(b"image %d" % i)
+    names = ["1.png", "2.png", "none.png", "4.png"]
+
+    def go_on(classify=None, last="other.png"):
+        return write("f.csv", classify, data=images.from_paths([*names, last]), batch_size=2)
+
+    with pytest.raises(KeyboardInterrupt):
+        go_on(Classify(fails_at=4))
+    with pytest.raises(UserError, match="with other images"):
+        go_on(last="another.png")
+    assert go_on().failed == 2
+    rows = list(csv.DictReader((tmp_path / "f.csv").read_text().splitlines()))
+    assert [row["path"] for row in rows] == [*names, "other.png"]
+    assert [row["error"] for row in rows if row["error"]] == [
+        f"There is no image or folder at {name}." for name in ("none.png", "other.png")
+    ]
+
+
+def test_data_that_cannot_be_read_end_the_call(tmp_path, whole, monkeypatch):
+    data, locate = source(), EncodedSource.locate
+
+    def fail(self, indices):
+        if self is data.source and max(indices) >= 48:
+            raise DataError("The file 7 is damaged.")
+        return locate(self, indices)
+
+    monkeypatch.setattr(EncodedSource, "locate", fail)
+    monkeypatch.setattr(pipeline, "_ENCODED_WINDOW", 16)
+    with pytest.raises(DataError, match="The file 7 is damaged"):
+        write(tmp_path / "f.csv", data=data)
+    assert os.listdir(tmp_path) == ["f.csv.partial"]
+    monkeypatch.undo()
+    write(tmp_path / "f.csv")
+    assert (tmp_path / "f.csv").read_bytes() == whole(".csv", 1)[0]
+
+
+def test_models_are_told_apart():
+    model = tiny.model(layers=1)
+
+    def fingerprint(labels=NAMES, **fields):
+        rule = vit_tf.Preprocessing(image_size=model.config.image_size, **fields)
+        return files._fingerprint(make_signatures(model, rule)[SIGNATURE], labels)
+
+    before = fingerprint()
+    others = [fingerprint(NAMES[::-1]), fingerprint(exif="apply"), fingerprint(antialias=True)]
+    assert before == fingerprint() and before not in others
+    model.head.bias.assign_add([0.001, *[0.0] * (model.config.num_classes - 1)])
+    assert before != fingerprint()
+
+
+def test_batches_begin_where_ranges_begin():
+    found = results._encoded_batches(source().source, [(3, 20), (20, 20), (40, 100)], 16)
+    ids = [batch["id"].numpy().tolist() for batch in found]
+    limits = [(3, 19), (19, 20), (40, 56), (56, 72), (72, 88), (88, 100)]
+    assert ids == [list(range(*pair)) for pair in limits]
