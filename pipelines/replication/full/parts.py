@@ -3,59 +3,16 @@
 import dataclasses
 import functools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from importlib import resources
-from typing import Literal
 
 from pipelines.cluster.paper_costs import TABLE_6, exaflops
 from pipelines.config.recipes import comparisons
 from pipelines.data.protocols.vtab_tasks import TASKS
 from pipelines.evaluation.vtab import GROUPS
-from pipelines.replication.full.commands import Command, on_imagenet, pretrained, real, suite
+from pipelines.replication.full.commands import on_imagenet, pretrained, real, suite
+from pipelines.replication.full.grid import Expectation, Grid, Place
 from pipelines.studies.paper_results import paper_value
-
-# What is read from a command: the command, and the name of the number in its result.
-Place = tuple[Command, str]
-
-
-@dataclasses.dataclass(frozen=True)
-class Expectation:
-    """Something that the paper says of a table: some places are above others.
-
-    Attributes:
-        text: the sentence.
-        above: `((row, column), (row, column))` pairs: the first is above the second.
-    """
-
-    text: str
-    above: Sequence[tuple[tuple[str, int], tuple[str, int]]]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Grid:
-    """A table of places.
-
-    Attributes:
-        title: what the numbers are.
-        columns: names of the columns.
-        rows: name -> a place for each column, or None where the paper has no number.
-        paper: the paper's numbers in percent by row, or None where it only plots them.
-        curve: name of the axis if the columns are numbers of a curve; None: no chart.
-        compares: where the paper's order is looked for: between the columns of a row, or between
-            the rows of a column.
-        costs: exaFLOPs of pre-training of each row, for a chart over them; None: no chart.
-        expected: what else the paper says of it.
-    """
-
-    title: str
-    columns: Sequence[str | int]
-    rows: Mapping[str, Sequence[Place | None]]
-    paper: Mapping[str, Sequence[float | None]] | None = None
-    curve: str | None = None
-    compares: Literal["columns", "rows"] = "columns"
-    costs: Mapping[str, float] | None = None
-    expected: Sequence[Expectation] = ()
-
 
 _FIVE_SHOTS = "few_shot_5_accuracy"
 _JFT = {

@@ -14,7 +14,8 @@ from pipelines.data.sources.splits import choose_splits
 from pipelines.data.sources.subset import open_train_split
 from pipelines.errors import DataError, UserError, counted
 from pipelines.replication.full.commands import Command
-from pipelines.replication.full.parts import FULL, Grid
+from pipelines.replication.full.grid import Grid
+from pipelines.replication.full.parts import FULL
 from pipelines.reports.text_table import aligned
 from pipelines.studies.suite_plan import SEEDS
 from pipelines.studies.suites import TABLE_4

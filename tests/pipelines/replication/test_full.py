@@ -16,7 +16,8 @@ from pipelines.replication import catalog
 from pipelines.replication.findings import Cell, Reading, Table
 from pipelines.replication.full import commands, parts, plans, results
 from pipelines.replication.full.commands import Command, on_imagenet, pretrained, real, suite
-from pipelines.replication.full.parts import FULL, Grid
+from pipelines.replication.full.grid import Grid
+from pipelines.replication.full.parts import FULL
 from pipelines.replication.lab import Expected, Lab, Listing
 from pipelines.runs.workdir import Workdir
 from pipelines.training.prepare import check_step
