@@ -127,7 +127,7 @@ def interval_chart(
         for index, points in enumerate(curves.values()):
             x, y, halves = (np.array(values, float) for values in zip(*points, strict=True))
             dash, color = _LINES[index]
-            axes.plot(x, y, dash if joined else "", color=color, clip_on=False)
+            axes.plot(x, y, ls=dash if joined else "None", color=color, clip_on=False)
             low, high = np.clip(y - halves, 0, 1), np.clip(y + halves, 0, 1)
             axes.vlines(x, low, high, color=color, alpha=0.6, lw=1.2, clip_on=False)
         if log:

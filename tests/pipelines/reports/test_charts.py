@@ -59,17 +59,17 @@ def test_intervals_reach_to_both_sides(joined):
     chart = charts.interval_chart({"a": points}, "images", "accuracy", log=True, joined=joined)
     titles = ["a, images 10: 50%", "a, images 100: 90%", "a, images 1,000: 70%"]
     assert _parsed(chart).text("title") == titles
-    (x0, y0), (x1, y1), (x2, _) = _points(chart, 1)
+    (x0, y0), (x1, y1), (x2, y2) = _points(chart, 1)
     assert x1 - x0 == pytest.approx(x2 - x1)
-    ends = [
-        tuple(map(float, each))
-        for each in re.findall(r'd="M ([\d.]+) ([\d.]+) \nL \1 ([\d.]+) \n"', chart.elements)
-    ]
+    paths = [each for each in _parsed(chart).all("path") if "stroke: var(--s1)" in each["style"]]
+    through = [[float(x) for x in re.findall(r"[\d.]+", each["d"])] for each in paths]
+    assert (
+        any(each == pytest.approx([x0, y0, x1, y1, x2, y2], abs=0.01) for each in through) is joined
+    )
     scale = (y0 - y1) / 0.4
-    assert [x for x, _, _ in ends if x in (x0, x1)]
-    spans = {x: abs(a - b) / scale for x, a, b in ends}
-    assert spans[x0] == pytest.approx(0.2, abs=1e-3)
-    assert spans[x1] == pytest.approx(0.3, abs=1e-3)
+    spans = {each[0]: abs(each[1] - each[3]) / scale for each in through if each[0] == each[2]}
+    assert [*spans] == pytest.approx([x0, x1, x2], abs=0.01)
+    assert [*spans.values()] == pytest.approx([0.2, 0.3, 0.0], abs=1e-3)
 
 
 @pytest.mark.parametrize("values", [[1.0, 1.0], [0.0, 0.0], [0.42, 0.99], [0.01, 0.3]])
