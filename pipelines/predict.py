@@ -23,7 +23,9 @@ SHARED_FLAGS = ("workdir",)
 
 
 def define(values):
-    shared_flags.define_model(values, f"{shared_flags.MODEL_KINDS}, or exported SavedModel")
+    shared_flags.define_model(
+        values, f"{shared_flags.MODEL_KINDS}, or exported SavedModel, LiteRT or ONNX file"
+    )
     flags.DEFINE_integer("top", 5, "Print this many classes.", lower_bound=1, flag_values=values)
     shared_flags.define_fused(values)
     shared_flags.define_json(values, "Print one JSON object per image.")
