@@ -25,7 +25,7 @@ class FileCheck:
 
     Attributes:
         difference: largest absolute difference of a logit, divided by the largest logit.
-        accuracy: fraction of the labeled images that the file classifies correctly; None without.
+        accuracy: fraction of labeled images that the file classifies correctly; None without.
         model_accuracy: the same of the model.
     """
 
@@ -34,48 +34,47 @@ class FileCheck:
     model_accuracy: float | None = None
 
 
-def check_file(path, model, preprocessing, classes, labeled=None) -> FileCheck:
+def check_file(path, loaded, images=None, labels=None) -> FileCheck:
     """Calls a file in a process that cannot import TensorFlow, and compares it with a model.
 
     Args:
         path: the file.
-        model: the exported model; it runs with the reference implementation of the ops.
-        preprocessing, classes: its own.
-        labeled: images of the model's size, float32 `[N, h, w, 3]`, 0 .. 255, and their labels;
-            None compares random images only.
+        loaded: the `vit_tf.LoadedModel` that was exported; it runs with the reference
+            implementation of the ops.
+        images: float32 `[N, h, w, 3]`, 0 .. 255; None: random ones of the sizes that it reads.
+        labels: int `[N]`, the classes of `images`, or None.
 
     Raises:
         RunError: if the process cannot load or run the file, or an output has another shape or is
             not finite.
     """
-    calls = list(_images(preprocessing))
-    if labeled is not None:
-        calls.append(labeled[0])
+    name = os.path.basename(path)
+    calls = list(_random_images(loaded.preprocessing)) if images is None else [images]
     try:
         answers, _ = clean_process.call_signatures(
             path, [(None, images) for images in calls], loader=runtimes.__file__
         )
     except clean_process.CleanProcessError as error:
-        raise RunError(f"{os.path.basename(path)} does not run: {error}") from None
-    differences, accuracies = [], []
-    for images, answer in zip(calls, answers, strict=True):
-        expected = _logits(model, preprocessing, images)
-        probabilities = classes.to_probabilities(answer["logits"]).numpy()
-        for name, value in (("logits", expected), ("probabilities", probabilities)):
-            if answer[name].shape != value.shape or not np.isfinite(answer[name]).all():
+        raise RunError(f"{name} does not run: {error}") from None
+    expected = [_logits(loaded, images) for images in calls]
+    for answer, logits in zip(answers, expected, strict=True):
+        for key in ("logits", "probabilities"):
+            if answer[key].shape != logits.shape or not np.isfinite(answer[key]).all():
                 raise RunError(
-                    f"{os.path.basename(path)} gives {name} of shape {answer[name].shape}, or not "
-                    f"finite ones. Expected finite ones of shape {value.shape}."
+                    f"{name} gives {key} of shape {answer[key].shape}, or not finite ones. "
+                    f"Expected finite ones of shape {logits.shape}."
                 )
-        differences.append(relative_difference(answer["logits"], expected))
-        if images is calls[-1] and labeled is not None:
-            accuracies = [
-                float(np.mean(x.argmax(axis=1) == labeled[1])) for x in (answer["logits"], expected)
-            ]
-    return FileCheck(max(differences), *accuracies)
+    difference = max(
+        relative_difference(answer["logits"], logits)
+        for answer, logits in zip(answers, expected, strict=True)
+    )
+    if labels is None:
+        return FileCheck(difference)
+    found = [x.argmax(axis=1) == labels for x in (answers[0]["logits"], expected[0])]
+    return FileCheck(difference, *(float(x.mean()) for x in found))
 
 
-def _images(preprocessing):
+def _random_images(preprocessing):
     """Yields float32 batches of random images, 0 .. 255, for the file."""
     generator = np.random.default_rng(0)
     height, width = preprocessing.image_size
@@ -86,14 +85,15 @@ def _images(preprocessing):
         yield generator.integers(0, 256, (*size, 3)).astype(np.float32)
 
 
-def _logits(model, preprocessing, images):
-    """The model's logits for images, float32 arrays."""
+def _logits(loaded, images):
+    """The model's logits for images, a float32 array."""
+    model, preprocessing, _ = loaded
     found = []
     # On the CPU, like the other process: GPUs round float32 products to 10 bits by default.
     with custom_ops.implementation("reference"), tf.device("CPU:0"):
         for start in range(0, len(images), _BATCH):
-            part = images[start : start + _BATCH]
-            inside = resizes_inside(preprocessing)
-            pixels = preprocessing.resized(part) if inside else part
+            pixels = images[start : start + _BATCH]
+            if resizes_inside(preprocessing):
+                pixels = preprocessing.resized(pixels)
             found.append(model(preprocessing.normalized(pixels), training=False).numpy())
     return np.concatenate(found)

@@ -5,12 +5,15 @@
 
 import contextlib
 import logging
+import os
 import re
 import tempfile
+import warnings
 
 import tensorflow as tf
 
 from pipelines.errors import UserError
+from pipelines.serving.single_file.short_names import with_short_names
 from pipelines.serving.stored_weights import stored_weights
 from pipelines.stored_models.runtimes import INPUT, SIGNATURE
 
@@ -99,7 +102,8 @@ def litert_converter(model, function):
             if quantize == "int8":
                 converter.representative_dataset = lambda: ({INPUT: x} for x in samples)
             try:
-                return converter.convert()
+                with _quiet():
+                    return with_short_names(converter.convert())
             except Exception as error:  # TensorFlow has no public name for its type.
                 raise _unconverted("LiteRT", _UNCONVERTED.findall(str(error)), error) from None
 
@@ -117,9 +121,9 @@ def to_onnx(model, function) -> bytes:
 
     logger = logging.getLogger("tf2onnx")
     level = logger.level
-    logger.setLevel(logging.CRITICAL)  # The errors are raised below.
+    logger.setLevel(logging.CRITICAL)
     try:
-        with stored_weights(model):
+        with stored_weights(model), _quiet():
             proto, _ = tf2onnx.convert.from_function(
                 function, input_signature=function.input_signature, opset=OPSET
             )
@@ -133,6 +137,25 @@ def to_onnx(model, function) -> bytes:
         raise _unconverted("ONNX", unknown, None)
     onnx.checker.check_model(proto)
     return proto.SerializeToString()
+
+
+@contextlib.contextmanager
+def _quiet():
+    """Discards warnings and what C++ writes to stderr.
+
+    The converters write hundreds of lines about ops that they do not know. These are raised.
+    """
+    stderr = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        os.close(nowhere)
 
 
 def _unconverted(name, ops, error):

@@ -112,8 +112,9 @@ def export_file(
         quantize: see `conversion.litert_converter`; "none" for "onnx".
         batch: number of images in each call; None: any.
         overwrite: replace existing files.
-        samples: for "int8", a list of float32 images `[h, w, 3]` of the model's size, 0 .. 255.
-        labeled: images and labels to compute the accuracy of a quantized file, see `check_file`.
+        samples: for "int8", float32 images `[N, h, w, 3]` of the model's size, 0 .. 255.
+        labeled: images and labels to measure a quantized file with, see `check_file`; None: the
+            samples, or random images.
 
     Raises:
         UserError: if the model cannot be exported or converted, or the output cannot be written.
@@ -137,12 +138,12 @@ def export_file(
     function = conversion.make_function(model, preprocessing, classes, batch)
     path, float_size = file_path(output, form), None
 
-    def checked(content, labeled=None):
+    def checked(content, *labeled):
         with tempfile.TemporaryDirectory() as folder:
             written = os.path.join(folder, os.path.basename(path))
             with open(written, "wb") as file:
                 file.write(content)
-            return check_file(written, model, preprocessing, classes, labeled)
+            return check_file(written, loaded, *labeled)
 
     with custom_ops.implementation("reference"), contextlib.ExitStack() as stack:
         if form == "onnx":
@@ -159,7 +160,7 @@ def export_file(
         if quantize != "none":
             float_size = len(content)
             content = convert(quantize, _batches(samples, batch))
-            found = checked(content, labeled)
+            found = checked(content, *(labeled or [samples]))
     described = _describe(loaded, form, quantize, function, content, found)
     _write(output, path, content, described)
     return FileReport(path, len(content), float_size, found, tolerance)
@@ -167,10 +168,14 @@ def export_file(
 
 def _batches(samples, batch):
     """Batches `[B, h, w, 3]` of the samples, as the file reads them."""
+    size = batch or 1
+    if samples is not None and len(samples) < size:
+        raise UserError(
+            f"--batch={batch} needs as many images for int8, but the data have {len(samples)}."
+        )
     if samples is None:
         return None
-    size = batch or 1
-    return [tf.stack(samples[i : i + size]) for i in range(0, len(samples) - size + 1, size)]
+    return [samples[i : i + size] for i in range(0, len(samples) - size + 1, size)]
 
 
 def _describe(loaded, form, quantize, function, content, check):

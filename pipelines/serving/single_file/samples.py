@@ -7,13 +7,14 @@ import numpy as np
 from pipelines.data import pipeline
 from pipelines.data.sources.open import open_source
 from pipelines.data.sources.splits import choose_splits
+from pipelines.errors import UserError
 from vit_tf.images.decoding import decode_image
 
 # More change the ranges of activations little, and take longer.
 CALIBRATION_IMAGES = 200
 
 
-def calibration_images(data, preprocessing, count=CALIBRATION_IMAGES) -> list:
+def calibration_images(data, preprocessing, count=CALIBRATION_IMAGES):
     """Images of the training split, spread evenly over it, as a file reads them.
 
     Args:
@@ -22,7 +23,7 @@ def calibration_images(data, preprocessing, count=CALIBRATION_IMAGES) -> list:
         count: the most images.
 
     Returns:
-        List of float32 arrays `[h, w, 3]`, values 0 .. 255.
+        float32 `[N, h, w, 3]`, values 0 .. 255.
 
     Raises:
         DataError, MissingDataError: if the data set cannot be read.
@@ -34,7 +35,10 @@ def calibration_images(data, preprocessing, count=CALIBRATION_IMAGES) -> list:
     batches = pipeline.eval_dataset(
         source, batch_size=1, preprocessing=as_pixels, skips_bad_images=True, max_batches=count
     )
-    return [batch["image"][0].numpy() for batch in batches if np.all(batch["weight"].numpy() > 0)]
+    found = [batch["image"].numpy() for batch in batches if batch["weight"].numpy().all()]
+    if not found:
+        raise UserError(f"None of the images of {source} can be read. Is it the right data set?")
+    return np.concatenate(found)
 
 
 def labeled_digits(preprocessing):
