@@ -125,11 +125,11 @@ def _check_flags(values):
             f"--precision={values.precision} is for SavedModels. LiteRT and ONNX files are float32"
             + ("; --quantize makes them smaller." if values.format == "litert" else ".")
         )
-    if values.quantize == "none" and values.set:
-        raise UserError(
-            f"--set {values.set[0]} has no effect: only quantized exports read images. Leave it "
-            "out."
-        )
+    for name in ("experiment", "config", "set"):
+        if values.quantize == "none" and values[name].present:
+            raise UserError(
+                f"--{name} has no effect: only quantized exports read images. Leave it out."
+            )
 
 
 def _export_file(values, source, output):

@@ -133,7 +133,5 @@ class RuntimeFile(StoredModel):
 
     def _classes(self):
         values = self._values()
-        return vit_tf.Classes(
-            labels=tuple(values.raw("labels") or ()),
-            activation=values.text("activation", "softmax"),
-        )
+        activation = values.text("activation", "softmax")
+        return vit_tf.Classes(labels=values.raw("labels") or (), activation=activation)

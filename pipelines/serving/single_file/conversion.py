@@ -132,10 +132,13 @@ def to_onnx(model, function) -> bytes:
     finally:
         logger.setLevel(level)
     # tf2onnx copies ops that it does not know.
-    unknown = {node.op_type for node in proto.graph.node if not onnx.defs.has(node.op_type)}
+    unknown = {x.op_type for x in proto.graph.node if not onnx.defs.has(x.op_type, x.domain)}
     if unknown:
         raise _unconverted("ONNX", unknown, None)
-    onnx.checker.check_model(proto)
+    try:
+        onnx.checker.check_model(proto)
+    except onnx.checker.ValidationError as error:
+        raise _unconverted("ONNX", [], error) from None
     return proto.SerializeToString()
 
 

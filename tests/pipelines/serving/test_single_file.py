@@ -195,7 +195,7 @@ def spoiled(exported, folder, name):
     [
         ("content", "is not the file that .*model.onnx.json describes: their checksums"),
         ("json", "model.onnx.json is missing: it has the preprocessing"),
-        ("labels", "labels|int"),
+        ("labels", "labels=7 are not class names"),
     ],
 )
 def test_spoiled_files(exported, tmp_path, name, message):
@@ -210,7 +210,8 @@ def test_spoiled_files(exported, tmp_path, name, message):
         (["--format=onnx", "--max_pixels=9"], "--max_pixels is for SavedModels"),
         (["--format=onnx", "--quantize=int8"], "--quantize=int8 is for --format=litert"),
         (["--format=onnx", "--precision=bfloat16"], "--precision=bfloat16 is for SavedModels"),
-        (["--format=litert", "--set", "data.name=shapes"], "has no effect: only quantized"),
+        (["--format=litert", "--set", "data.name=shapes"], "--set has no effect: only quantized"),
+        (["--experiment=digits"], "--experiment has no effect: only quantized"),
         (["--format=onnx", "--batch=0"], "--batch"),
     ],
 )
