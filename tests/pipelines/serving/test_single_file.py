@@ -16,10 +16,21 @@ from pipelines.stored_models import model_source, runtimes
 from tests.pipelines import encoded
 from tests.pipelines.process import assert_user_error
 from tests.vit_tf import tiny
-from tests.vit_tf.models.test_image_model import CONFIGS
 
 DIGITS = vit_tf.Classes(labels=tuple("0123456789"))
 FORMS = ("litert", "onnx")
+FAMILIES = {
+    "gap": tiny.config(classifier="gap"),
+    "map": tiny.config(classifier="map"),
+    "Axial-ViT": tiny.config(**tiny.AXIAL),
+    "hybrid": tiny.config(stem={"stage_depths": (1,), "width": 0.5}, image_size=(33, 50)),
+    "ResNet": vit_tf.ResNetConfig(
+        stage_depths=(1, 1), width=0.5, image_size=(33, 50), num_classes=5
+    ),
+    "AxialResNet": vit_tf.AxialResNetConfig(
+        stage_depths=(1,), width=0.125, heads=2, image_size=(33, 50), num_classes=5
+    ),
+}
 CALL = clean_process.call_signatures  # As it is outside these tests.
 every_form = pytest.mark.parametrize("form", FORMS)
 
@@ -119,12 +130,9 @@ def test_the_process_of_the_check_cannot_import_tensorflow(monkeypatch):
 
 @pytest.mark.heavy("serving")
 @every_form
-@pytest.mark.parametrize("name", ["gap", "map", "Axial-ViT", "hybrid", "ResNet", "AxialResNet"])
+@pytest.mark.parametrize("name", FAMILIES)
 def test_every_family_converts(tmp_path, name, form):
-    if name in ("gap", "map"):
-        config = tiny.config(classifier=name)
-    else:
-        config = tiny.config(**tiny.AXIAL) if name == "Axial-ViT" else CONFIGS[name]
+    config = FAMILIES[name]
     loaded = load(config)
     report = export.export_file(loaded, tmp_path, form)
     images = images_of(loaded, 50)
