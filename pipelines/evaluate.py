@@ -42,7 +42,7 @@ FIELDS = (*_DATA_FIELDS, *(f"data.{name}" for name in Data().preprocessing_field
 
 
 def define(values):
-    shared_flags.define_model(values)
+    shared_flags.define_model(values, f"{shared_flags.MODEL_KINDS}, or LiteRT or ONNX export")
     shared_flags.define_fused(values)
     shared_flags.define_json(values)
     flags.DEFINE_enum(
@@ -88,7 +88,8 @@ def main(values, arguments):
                 f"--{name} has no meaning with --benchmark {values.benchmark}, which has its own "
                 "protocol. Leave one of them out."
             )
-    source = model_source.find(*request.model_path_and_weights(values), values.labels)
+    path, weights = request.model_path_and_weights(values)
+    source = model_source.find(path, weights, values.labels, runtime_files=True)
     opening = request.opening(values)
     fields = _DATA_FIELDS if source.has_preprocessing() else FIELDS
     reason = f"{source.name} is evaluated as it was trained"

@@ -1,4 +1,4 @@
-"""Writes a model as a SavedModel that serves with TensorFlow alone."""
+"""Writes a model as a SavedModel, or as one file for LiteRT or ONNX runtimes."""
 
 import os
 import typing
@@ -6,17 +6,25 @@ import typing
 from absl import flags
 
 from pipelines.cli import command, request, shared_flags
-from pipelines.config.names import PRECISIONS, ExportForm
+from pipelines.config.names import PRECISIONS, ExportForm, FileForm, Quantization
+from pipelines.errors import UserError
 
 DESCRIPTION = """Exports a model: OUTPUT/portable is a SavedModel with preprocessing and class
-names inside. OUTPUT/fused is the same with the compiled ops and contains their library. Before the
-command reports success, it calls each in a process with only TensorFlow and compares the outputs
-with the model.
+names inside. OUTPUT/fused is the same with the compiled ops and contains their library. With
+--format litert or onnx, OUTPUT/model.tflite or OUTPUT/model.onnx is a file for these runtimes, and
+the JSON file beside it has the class names and says how to prepare images. Before the command
+reports success, it calls each in a process with only TensorFlow, or only the runtime of the file,
+and compares the outputs with the model.
+
+--quantize int8 reads images of data.train_split: of the run's own data, or of --set data.name.
 
 example: python -m pipelines.export --model runs/pretrain-digits --output runs/digits-serving
 """
 
-SHARED_FLAGS = ("workdir",)
+SHARED_FLAGS = ("workdir", "experiment", "set")
+# The fields of an experiment that a quantized export uses.
+FIELDS = ("data.name", "data.data_dir", "data.label", "data.train_split")
+_FILE_FORMS = typing.get_args(FileForm)
 
 _USAGE = """
 use it, with TensorFlow only:
@@ -32,15 +40,13 @@ _LOADER_USAGE = """\
 
 def define(values):
     shared_flags.define_model(values)
-    shared_flags.define_output(
-        values, "Directory for `portable` and `fused`; by default runs/export."
-    )
+    shared_flags.define_output(values, "Directory of what is written; by default runs/export.")
     flags.DEFINE_enum(
         "format",
         "portable",
-        [*typing.get_args(ExportForm), "both"],
+        [*typing.get_args(ExportForm), "both", *_FILE_FORMS],
         "portable: TensorFlow's own ops; fused: the compiled ops, faster, for this minor version "
-        "of TensorFlow; both.",
+        "of TensorFlow; both; litert and onnx: one file for these runtimes.",
         flag_values=values,
     )
     flags.DEFINE_enum(
@@ -67,22 +73,116 @@ def define(values):
         upper_bound=1024,
         flag_values=values,
     )
+    flags.DEFINE_enum(
+        "quantize",
+        "none",
+        list(typing.get_args(Quantization)),
+        "For --format=litert: float16 stores weights in 16 bits, dynamic_int8 in 8 bits; int8 "
+        "computes in 8 bits.",
+        flag_values=values,
+    )
+    flags.DEFINE_integer(
+        "batch",
+        None,
+        "For --format=litert or onnx: the number of images in each call; by default any.",
+        lower_bound=1,
+        upper_bound=1024,
+        flag_values=values,
+    )
     flags.DEFINE_bool("overwrite", False, "Replace an existing export.", flag_values=values)
 
 
 def main(values, arguments):
     del arguments
     output = values.output or os.path.join("runs", "export")
-    from pipelines.errors import UserError
-    from pipelines.serving import saved_model
+    _check_flags(values)
     from pipelines.stored_models import model_source
+
+    source = model_source.find(*request.model_path_and_weights(values), values.labels)
+    if values.format in _FILE_FORMS:
+        print(_export_file(values, source, output))
+    else:
+        _export_saved_models(values, source, output)
+
+
+def _check_flags(values):
+    """Raises `UserError` for flags without a meaning for the format."""
+    is_file = values.format in _FILE_FORMS
+    for_files, for_models = ("batch",), ("max_pixels", "batch_calls")
+    for name in for_models if is_file else for_files:
+        if getattr(values, name) is not None:
+            kinds = "SavedModels" if is_file else "--format=litert and onnx"
+            raise UserError(
+                f"--{name} is for {kinds}, not for --format={values.format}. Leave it out."
+            )
+    if values.quantize != "none" and values.format != "litert":
+        raise UserError(
+            f"--quantize={values.quantize} is for --format=litert. Received: "
+            f"--format={values.format}."
+        )
+    if is_file and values.precision not in (None, "float32"):
+        raise UserError(
+            f"--precision={values.precision} is for SavedModels. LiteRT and ONNX files are float32"
+            + ("; --quantize makes them smaller." if values.format == "litert" else ".")
+        )
+    for name in ("experiment", "config", "set"):
+        if values.quantize == "none" and values[name].present:
+            raise UserError(
+                f"--{name} has no effect: only quantized exports read images. Leave it out."
+            )
+
+
+def _export_file(values, source, output):
+    """Exports to LiteRT or ONNX; returns the report."""
+    from pipelines.serving.single_file import export, samples
+    from pipelines.stored_models.stored_model import Opening
+
+    export.check_output(output, values.format, values.overwrite)
+    data = _data(values, source) if values.quantize != "none" else None
+    loaded = source.open_model(Opening("float32"))
+    images = labeled = None
+    if values.quantize == "int8":
+        images = samples.calibration_images(data, loaded.preprocessing)
+    if data is not None and data.name == "digits" and loaded.model.config.num_classes == 10:
+        labeled = samples.labeled_digits(loaded.preprocessing)
+    return export.export_file(
+        loaded,
+        output,
+        values.format,
+        quantize=values.quantize,
+        batch=values.batch,
+        overwrite=values.overwrite,
+        samples=images,
+        labeled=labeled,
+    )
+
+
+def _data(values, source):
+    """The data of the model: those of its run or of the flags; None if they are unknown."""
+    from pipelines.stored_models import model_source
+
+    reason = "an export reads only images of data.train_split"
+    experiment = request.experiment(values, source.workdir, FIELDS, reason)
+    is_named = values["experiment"].present or values.config or values.set
+    if source.workdir is not None or source.name == model_source.SHIPPED or is_named:
+        return experiment.data
+    if values.quantize == "int8":
+        raise UserError(
+            f"--quantize=int8 needs images like those that {source.name} was trained on. Name them "
+            "with --set data.name=..."
+        )
+    return None
+
+
+def _export_saved_models(values, source, output):
+    """Exports to SavedModels, and prints a report for each."""
+    from pipelines.serving import saved_model
     from pipelines.stored_models.stored_model import Opening
     from vit_tf.images.decoding import MAX_PIXELS
 
     max_pixels = MAX_PIXELS if values.max_pixels is None else values.max_pixels
     if values.batch_calls is not None and values.format == "portable":
         raise UserError("--batch_calls is for fused exports. Add --format=fused, or leave it out.")
-    source = model_source.find(*request.model_path_and_weights(values), values.labels)
     forms = typing.get_args(ExportForm) if values.format == "both" else [values.format]
     for form in forms:
         saved_model.check_output(output, values.overwrite, form)
@@ -116,4 +216,4 @@ def _usage(report):
 
 
 if __name__ == "__main__":
-    command.run(main, DESCRIPTION, define, shared_flags=SHARED_FLAGS)
+    command.run(main, DESCRIPTION, define, shared_flags=SHARED_FLAGS, fields=FIELDS)

@@ -31,7 +31,9 @@ FIELDS = ("data.name", "data.data_dir", "data.label", "data.eval_split")
 
 def define(values):
     own = {"flag_values": values}
-    shared_flags.define_model(values, f"{shared_flags.MODEL_KINDS}, or exported SavedModel")
+    shared_flags.define_model(
+        values, f"{shared_flags.MODEL_KINDS}, or exported SavedModel, LiteRT or ONNX file"
+    )
     flags.DEFINE_integer("top", 5, "Take this many classes.", lower_bound=1, **own)
     flags.DEFINE_integer("batch_size", 32, "Images in a batch.", lower_bound=1, **own)
     shared_flags.define_fused(values)

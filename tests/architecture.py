@@ -60,6 +60,7 @@ INCLUDES = {
 # Import names of distributions whose name differs.
 IMPORT_NAMES = {
     "absl-py": "absl",
+    "ai-edge-litert": "ai_edge_litert",
     "scikit-learn": "sklearn",
     "tensorflow-datasets": "tensorflow_datasets",
     "tf-models-official": "orbit",
@@ -75,7 +76,8 @@ def third_party(package):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = list(project["dependencies"])
     if package == "pipelines":
-        wanted += project["optional-dependencies"]["train"]
+        for extra in ("train", "litert", "onnx"):
+            wanted += project["optional-dependencies"][extra]
     names = {requirement.split("<")[0].split(">")[0].split("=")[0] for requirement in wanted}
     return {IMPORT_NAMES.get(name, name) for name in names}
 

@@ -21,6 +21,9 @@ PACKED_PRECISIONS = ("float32", "mixed_bfloat16", "bfloat16")
 AUTO_SPLIT = "auto"
 # Ops in a SavedModel: TensorFlow's own, or the compiled ops of this project.
 ExportForm = Literal["portable", "fused"]
+# Exports as one file, and the weights and activations of one for LiteRT.
+FileForm = Literal["litert", "onnx"]
+Quantization = Literal["none", "float16", "dynamic_int8", "int8"]
 # What `plan --measure` measures.
 Passes = Literal["inference", "training"]
 # Forms of folders with `model.safetensors`; vit_tf.families lists those of each family.

@@ -1,6 +1,7 @@
-"""Runs a SavedModel in a new process that can import only TensorFlow and NumPy.
+"""Runs an exported model in a new process that can import only what it needs to run.
 
-A SavedModel that works there works in a service without this package.
+For a SavedModel these are TensorFlow and NumPy; for a LiteRT or ONNX file, the runtime of it and
+NumPy. A model that works there works in a service without this package.
 """
 
 import json
@@ -19,13 +20,14 @@ class CleanProcessError(RuntimeError):
 
 
 def call_signatures(directory, calls, loader=None, timeout=600) -> tuple[list[dict], float]:
-    """Loads a SavedModel in a new process, on the CPU, and calls its signatures.
+    """Loads a model in a new process, on the CPU, and calls its signatures.
 
     Args:
-        directory: the SavedModel.
+        directory: a SavedModel, or a LiteRT or ONNX file.
         calls: list of `(signature, input)`; an input is an array, a list of bytes, or None for a
-            signature without inputs.
-        loader: Python file to run before the model is loaded, or None.
+            signature without inputs. Files have no names of signatures: theirs are not read.
+        loader: Python file to run before a SavedModel is loaded, or None. For a file, that of the
+            module `stored_models.runtimes`.
         timeout: seconds until the process is ended.
 
     Returns:

@@ -1,8 +1,10 @@
-"""The program that `clean_process` starts: it imports TensorFlow and no package of this project.
+"""The program that `clean_process` starts: it imports no package of this project.
 
-`python -I clean_process_main.py SAVED_MODEL EXCHANGE [LOADER]` reads `calls.json` and `inputs.npz`
-in the directory EXCHANGE and writes `outputs.npz` there, or `error.txt` if anything fails. LOADER
-is a Python file to run before the model is loaded.
+`python -I clean_process_main.py MODEL EXCHANGE [LOADER]` reads `calls.json` and `inputs.npz` in the
+directory EXCHANGE and writes `outputs.npz` there, or `error.txt` if anything fails. MODEL is a
+SavedModel, for which TensorFlow is imported and LOADER is a Python file to run before it is loaded.
+Or it is a LiteRT or ONNX file, for which TensorFlow cannot be imported and LOADER defines
+`open_runtime` and `form_of`.
 """
 
 import importlib.machinery
@@ -14,7 +16,7 @@ import time
 
 import numpy as np
 
-# Packages that TensorFlow does not need and that an export could depend on by mistake.
+# Packages that no export needs and that one could depend on by mistake.
 BLOCKED = (
     "custom_ops",
     "keras",
@@ -28,18 +30,46 @@ BLOCKED = (
 )
 
 
-class _TensorFlowFinder(importlib.machinery.PathFinder):
+# Those that a LiteRT or ONNX file does not need either.
+BLOCKED_FOR_FILES = ("tensorflow", "tf2onnx", "onnx")
+
+
+class _Finder(importlib.machinery.PathFinder):
     """Finds installed packages except the blocked ones, whose import fails."""
+
+    blocked = BLOCKED
 
     @classmethod
     def find_spec(cls, name, path=None, target=None):
-        return None if name.split(".")[0] in BLOCKED else super().find_spec(name, path, target)
+        return None if name.split(".")[0] in cls.blocked else super().find_spec(name, path, target)
 
 
-def _call_signatures(directory, exchange, loader=None):
+def _call(model, exchange, loader=None):
     # Replaces all other finders: an editable installation of this package adds its own.
     standard = [importlib.machinery.BuiltinImporter, importlib.machinery.FrozenImporter]
-    sys.meta_path[:] = [*standard, _TensorFlowFinder]
+    sys.meta_path[:] = [*standard, _Finder]
+    if os.path.isfile(model):
+        _Finder.blocked = BLOCKED + BLOCKED_FOR_FILES
+        _call_file(model, exchange, loader)
+    else:
+        _call_signatures(model, exchange, loader)
+
+
+def _call_file(path, exchange, loader):
+    runtimes = runpy.run_path(loader)
+    begin = time.perf_counter()
+    with open(path, "rb") as file:
+        run = runtimes["open_runtime"](runtimes["form_of"](path), file.read())
+    load_seconds = time.perf_counter() - begin
+    outputs = {}
+    with np.load(os.path.join(exchange, "inputs.npz"), allow_pickle=False) as arrays:
+        for number in arrays.files:
+            answer = run(arrays[number])
+            outputs |= {f"{number}/{name}": value for name, value in answer.items()}
+    np.savez(os.path.join(exchange, "outputs.npz"), load_seconds=load_seconds, **outputs)
+
+
+def _call_signatures(directory, exchange, loader):
     import tensorflow as tf
 
     if loader:
@@ -66,9 +96,9 @@ def _call_signatures(directory, exchange, loader=None):
     np.savez(os.path.join(exchange, "outputs.npz"), load_seconds=load_seconds, **outputs)
 
 
-def _main(directory, exchange, *loader):
+def _main(model, exchange, *loader):
     try:
-        _call_signatures(directory, exchange, *loader)
+        _call(model, exchange, *loader)
     except Exception as error:  # Any type: the parent process reports it.
         with open(os.path.join(exchange, "error.txt"), "w", encoding="utf-8") as file:
             file.write(f"{type(error).__name__}: {error}")

@@ -18,8 +18,13 @@ from vit_tf.checkpoints.sidecar import write_sidecar
 _log = logging.getLogger(__name__)
 
 _FILES = (".npz", ".keras")
-# Fields of preprocessing that a layout cannot store: these projects always resize as Pillow does.
-_NOT_STORED = {"huggingface": ("antialias",), "timm": ("antialias",)}
+# Fields of preprocessing that a layout cannot store: these projects always resize as Pillow does,
+# and none of them says whether a photo is turned.
+_NOT_STORED = {
+    "huggingface": ("antialias", "exif"),
+    "timm": ("antialias", "exif"),
+    "axial_deeplab": ("exif",),
+}
 
 
 def convert(

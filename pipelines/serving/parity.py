@@ -27,6 +27,17 @@ _KERNEL_EPSILONS = tuple(
 _STANDARDIZED_KERNEL = re.compile(r"(standardized_conv2d|conv_root|conv\d|conv_proj)/kernel$")
 
 
+def tolerance_of(config) -> float:
+    """Largest relative difference of logits that rounding can cause in another form of a model.
+
+    Args:
+        config: configuration of the model, as a dictionary.
+    """
+    stem = config.get("stem") or {}
+    has_units = config.get("stage_depths") or stem.get("stage_depths")
+    return RESIDUAL_TOLERANCE if has_units else TOLERANCE
+
+
 @dataclasses.dataclass(frozen=True)
 class ModelSummary:
     """The input of `compare`, small enough to keep after the model is freed.
@@ -53,9 +64,7 @@ class ModelSummary:
     @property
     def tolerance(self) -> float:
         """Largest relative difference from another file of this model: of logits and features."""
-        stem = self.config.get("stem") or {}
-        has_units = self.config.get("stage_depths") or stem.get("stage_depths")
-        return RESIDUAL_TOLERANCE if has_units else TOLERANCE
+        return tolerance_of(self.config)
 
     @property
     def norm(self) -> float:

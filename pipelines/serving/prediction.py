@@ -74,7 +74,7 @@ def find_classifier(path, weights="final", label_file=None, opening=AS_TRAINED):
     """
     exported = find_exported(path) if weights == "final" else None
     if exported is None:
-        source = model_source.find(path, weights, label_file)
+        source = model_source.find(path, weights, label_file, runtime_files=True)
         return functools.partial(_open_classifier, source, opening)
     if opening.packed:
         raise UserError(

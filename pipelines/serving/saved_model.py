@@ -174,7 +174,7 @@ def check_output(output, overwrite=False, form=PORTABLE):
         if storage.is_file(output):
             raise UserError(f"Cannot write to --output {output}: it is a file.")
     else:
-        _check_local_output(output)
+        check_local_output(output)
     if not os.path.lexists(path) and not storage.exists(path):
         return
     if storage.is_folder(path):
@@ -188,7 +188,8 @@ def check_output(output, overwrite=False, form=PORTABLE):
         raise UserError(f"{path} exists. Choose another --output, or replace it: --overwrite.")
 
 
-def _check_local_output(output):
+def check_local_output(output):
+    """Raises `UserError` unless the local directory `output` exists or can be created."""
     existing = os.path.abspath(output)
     while not os.path.lexists(existing):
         existing = os.path.dirname(existing)

@@ -60,7 +60,7 @@ def make_signatures(
             `max_pixels` is too small for the model or too large for `decode_image`.
     """
     classes = classes or Classes()
-    _check(model, preprocessing, classes.labels, max_pixels)
+    check_model(model, preprocessing, classes.labels, max_pixels)
     names = classes.names(model.config.num_classes)
 
     @tf.function(input_signature=[], autograph=False)
@@ -249,7 +249,8 @@ def _classify_valid(inputs, valid, classify):
     return outputs | {"valid": valid}
 
 
-def _check(model, preprocessing, labels, max_pixels):
+def check_model(model, preprocessing, labels, max_pixels):
+    """Raises `UserError` for what `make_signatures` refuses."""
     config = model.config
     if not config.pooled:
         raise UserError(

@@ -9,8 +9,10 @@ from pipelines.data.labels.label_file import read_label_file
 from pipelines.errors import UserError
 from pipelines.runs import checkpoints
 from pipelines.runs.workdir import Workdir
+from pipelines.stored_models import runtimes
 from pipelines.stored_models.checkpoint import Checkpoint
 from pipelines.stored_models.exported import is_saved_model
+from pipelines.stored_models.runtime_file import RuntimeFile
 from pipelines.stored_models.stored_model import StoredConfig, StoredModel
 from vit_tf import keras_file, size_checks
 from vit_tf.checkpoints.pickles import refuse_pickle
@@ -87,9 +89,10 @@ class SafetensorsModel(_ArrayFile):
 
 
 _READERS = {".npz": NpzFile, ".keras": KerasFile, ".safetensors": SafetensorsModel}
+_READERS |= dict.fromkeys(runtimes.SUFFIXES.values(), RuntimeFile)
 
 
-def find(path, weights="final", label_file=None) -> StoredModel:
+def find(path, weights="final", label_file=None, runtime_files=False) -> StoredModel:
     """Looks up a model without reading it; downloads published weights.
 
     Args:
@@ -101,6 +104,7 @@ def find(path, weights="final", label_file=None) -> StoredModel:
             checkpoint with the highest score (train.keep_best): its moving average if the run keeps
             one, else its weights.
         label_file: file with class names that replace the stored ones, see `read_label_file`.
+        runtime_files: whether the path may also be a `RuntimeFile`, which only computes logits.
 
     Raises:
         UserError: if the path does not exist or is not a model, `weights` is not "final" and the
@@ -111,6 +115,11 @@ def find(path, weights="final", label_file=None) -> StoredModel:
         found = _find(os.fspath(path), weights)
     except OSError as error:
         raise UserError(f"Cannot read {path}: {error.strerror}.") from None
+    if isinstance(found, RuntimeFile) and not runtime_files:
+        raise UserError(
+            f"{path} is an export, which only pipelines.predict and pipelines.evaluate take. "
+            "Expected the workdir, .npz or .keras file that it was exported from."
+        )
     return dataclasses.replace(found, labels=labels)
 
 

@@ -59,7 +59,8 @@ def test_intervals_reach_to_both_sides(joined):
     chart = charts.interval_chart({"a": points}, "images", "accuracy", log=True, joined=joined)
     titles = ["a, images 10: 50%", "a, images 100: 90%", "a, images 1,000: 70%"]
     assert _parsed(chart).text("title") == titles
-    (x0, y0), (x1, y1), (x2, y2) = _points(chart, 1)
+    (x0, y0), (x1, y1), (x2, y2), *legend = _points(chart, 1)
+    assert len(legend) == (not joined)
     assert x1 - x0 == pytest.approx(x2 - x1)
     paths = [each for each in _parsed(chart).all("path") if "stroke: var(--s1)" in each["style"]]
     through = [[float(x) for x in re.findall(r"[\d.]+", each["d"])] for each in paths]

@@ -106,7 +106,7 @@ def test_predict_does_not_load_the_library_inside_an_export(written, tmp_path):
 
 
 def test_the_process_of_the_check_finds_only_tensorflow():
-    find = clean_process_main._TensorFlowFinder.find_spec
+    find = clean_process_main._Finder.find_spec
     assert find("tensorflow") is not None
     assert find("keras") is None and find("vit_tf.layers") is None and find("pipelines") is None
 

@@ -1,0 +1,226 @@
+"""Writes a model as one LiteRT or ONNX file, with a JSON file beside it."""
+
+import contextlib
+import dataclasses
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import tempfile
+
+import tensorflow as tf
+
+import custom_ops
+import vit_tf
+from pipelines.errors import RunError, UserError
+from pipelines.serving.parity import tolerance_of
+from pipelines.serving.saved_model import check_local_output
+from pipelines.serving.signatures import check_model
+from pipelines.serving.single_file import conversion
+from pipelines.serving.single_file.check import FileCheck, check_file
+from pipelines.stored_models import runtimes
+from vit_tf.files import storage
+from vit_tf.files.atomic_file import write_atomically
+from vit_tf.images.decoding import MAX_PIXELS
+
+# Packages that write and check a file: distribution -> module.
+_PACKAGES = {
+    "litert": {"ai-edge-litert": "ai_edge_litert"},
+    "onnx": {"tf2onnx": "tf2onnx", "onnx": "onnx", "onnxruntime": "onnxruntime"},
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class FileReport:
+    """The result of `export_file`; `str()` is a summary to print.
+
+    Attributes:
+        path: the file; `path + ".json"` describes it.
+        size: of the file, in bytes.
+        float_size: of the file with float32 weights; None if it is this one.
+        check: the `FileCheck` of the file.
+        tolerance: the largest allowed difference of a file with float32 weights.
+    """
+
+    path: str
+    size: int
+    float_size: int | None
+    check: FileCheck
+    tolerance: float
+
+    def __str__(self):
+        lines = [f"wrote {self.path} ({self.size / 1e6:,.2f} MB) and {self.path}.json"]
+        found = f"largest difference {self.check.difference:.1e} of the largest logit"
+        if self.float_size is None:
+            found += f" (allowed: {self.tolerance:.0e})"
+        else:
+            share = self.size / self.float_size
+            lines.append(f"size: {share:.1%} of float32 ({self.float_size / 1e6:,.2f} MB)")
+        lines.append(f"checked in a process without TensorFlow: {found}")
+        if self.check.accuracy is not None:
+            lines.append(
+                f"accuracy on the test split of digits: {self.check.accuracy:.2%}, of the model "
+                f"{self.check.model_accuracy:.2%}"
+            )
+        return "\n".join(lines)
+
+
+def file_path(output, form) -> str:
+    """The file of a form, "litert" or "onnx", in the directory `output`."""
+    return storage.join(output, f"model{runtimes.SUFFIXES[form]}")
+
+
+def check_output(output, form, overwrite=False):
+    """Raises `UserError` unless `export_file` may write, and its packages are installed."""
+    for name, module in _PACKAGES[form].items():
+        if importlib.util.find_spec(module) is None:
+            raise UserError(
+                f"--format={form} needs {name}, which is not installed. Install it: "
+                f"pip install '.[{form}]'."
+            )
+    if not storage.is_url(output):
+        check_local_output(output)
+    for path in (file_path(output, form), f"{file_path(output, form)}.json"):
+        if not overwrite and (os.path.lexists(path) or storage.exists(path)):
+            raise UserError(f"{path} exists. Choose another --output, or replace it: --overwrite.")
+        if storage.is_folder(path):
+            raise UserError(f"{path} is a directory. Choose another --output.")
+
+
+def export_file(
+    loaded,
+    output,
+    form,
+    *,
+    quantize="none",
+    batch=None,
+    overwrite=False,
+    samples=None,
+    labeled=None,
+) -> FileReport:
+    """Writes `<output>/model.tflite` or `<output>/model.onnx`, and a JSON file beside it.
+
+    They are written only after a process without TensorFlow computed the outputs of the file. With
+    float32 weights they equal the model's up to `parity.tolerance_of`. With quantized weights,
+    those of the same file with float32 weights do, and the difference is reported.
+
+    Args:
+        loaded: a `vit_tf.LoadedModel` in float32.
+        output: directory or URL; created if missing.
+        form: "litert" or "onnx".
+        quantize: see `conversion.litert_converter`; "none" for "onnx".
+        batch: number of images in each call; None: any.
+        overwrite: replace existing files.
+        samples: for "int8", float32 images `[N, h, w, 3]` of the model's size, 0 .. 255.
+        labeled: images and labels to measure a quantized file with, see `check_file`; None: the
+            samples, or random images.
+
+    Raises:
+        UserError: if the model cannot be exported or converted, or the output cannot be written.
+        RunError: if the outputs of file and model differ. No files are left.
+    """
+    check_output(output, form, overwrite)
+    model, preprocessing, classes = loaded
+    check_model(model, preprocessing, classes.labels, MAX_PIXELS)
+    if model.head is None:
+        raise UserError(
+            "The model has no head (num_classes=0), so it has no logits to export. Export a "
+            "SavedModel with --format=portable, which has its features."
+        )
+    if model.dtype_policy.name != "float32":
+        raise UserError(
+            f"The model computes in {model.dtype_policy.name}, which {form} files do not have. "
+            "Open it in float32."
+        )
+    conversion.check_size(model)
+    tolerance = tolerance_of(model.config.to_dict())
+    function = conversion.make_function(model, preprocessing, classes, batch)
+    path, float_size = file_path(output, form), None
+
+    def checked(content, *labeled):
+        with tempfile.TemporaryDirectory() as folder:
+            written = os.path.join(folder, os.path.basename(path))
+            with open(written, "wb") as file:
+                file.write(content)
+            return check_file(written, loaded, *labeled)
+
+    with custom_ops.implementation("reference"), contextlib.ExitStack() as stack:
+        if form == "onnx":
+            content = conversion.to_onnx(model, function)
+        else:
+            convert = stack.enter_context(conversion.litert_converter(model, function))
+            content = convert()
+        found = checked(content)
+        if not found.difference <= tolerance:
+            raise RunError(
+                f"The export differs from the model by {found.difference:.3g} of the largest "
+                f"logit. Allowed: {tolerance:.0e}."
+            )
+        if quantize != "none":
+            float_size = len(content)
+            content = convert(quantize, _batches(samples, batch))
+            found = checked(content, *(labeled or [samples]))
+    described = _describe(loaded, form, quantize, function, content, found)
+    _write(output, path, content, described)
+    return FileReport(path, len(content), float_size, found, tolerance)
+
+
+def _batches(samples, batch):
+    """Batches `[B, h, w, 3]` of the samples, as the file reads them."""
+    size = batch or 1
+    if samples is not None and len(samples) < size:
+        raise UserError(
+            f"--batch={batch} needs as many images for int8, but the data have {len(samples)}."
+        )
+    if samples is None:
+        return None
+    return [samples[i : i + size] for i in range(0, len(samples) - size + 1, size)]
+
+
+def _describe(loaded, form, quantize, function, content, check):
+    """The JSON object beside a file."""
+    model, preprocessing, classes = loaded
+    [images] = function.input_signature
+    fields = dataclasses.asdict(preprocessing)  # All: the caller may not know the defaults.
+    batch, count = images.shape[0], model.config.num_classes
+    resizes = conversion.resizes_inside(preprocessing)
+    # The call itself turns no image: that is part of decoding.
+    outside = ["decode to RGB"] + ["turn by EXIF orientation"] * (preprocessing.exif == "apply")
+    versions = {"vit_tf": vit_tf.__version__, "tensorflow": tf.__version__}
+    versions |= {name: importlib.metadata.version(name) for name in _PACKAGES[form]}
+    if form == "onnx":
+        versions["opset"] = conversion.OPSET
+    return {
+        "format": form,
+        "file": f"model{runtimes.SUFFIXES[form]}",
+        "bytes": len(content),
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "quantize": quantize,
+        "input": {
+            "name": runtimes.INPUT,
+            "dtype": "float32",
+            "shape": images.shape.as_list(),
+            "values": "RGB, 0 to 255",
+        },
+        "outputs": {name: [batch, count] for name in ("logits", "probabilities")},
+        "inside": ["resize"] * resizes + ["normalize", classes.activation],
+        "outside": outside + ["resize"] * (not resizes),
+        "preprocessing": {x: y for x, y in fields.items() if x != "dtype"},
+        "labels": list(classes.labels),
+        "activation": classes.activation,
+        "config": model.config.to_dict(),
+        "difference": check.difference,
+        "versions": versions,
+    }
+
+
+def _write(output, path, content, described):
+    text = json.dumps(described, indent=1, ensure_ascii=False) + "\n"
+    try:
+        if not storage.is_url(output):
+            os.makedirs(output, exist_ok=True)
+        write_atomically(path, lambda file: file.write(content))
+        write_atomically(f"{path}.json", lambda file: file.write(text.encode()))
+    except OSError as error:
+        raise RunError(f"Cannot write {path}: {error.strerror}.") from None

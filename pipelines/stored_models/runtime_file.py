@@ -1,0 +1,137 @@
+"""The reader of LiteRT and ONNX files, which can only be called: they compute logits."""
+
+import dataclasses
+import hashlib
+import os
+import typing
+
+import numpy as np
+import tensorflow as tf
+
+import vit_tf
+from pipelines.errors import RunError, UserError
+from pipelines.stored_models import runtimes
+from pipelines.stored_models.stored_model import AS_TRAINED, StoredConfig, StoredModel
+from vit_tf.families import config_from_dict
+from vit_tf.files import storage
+from vit_tf.files.json_object import read_json_object
+from vit_tf.models.image_model import ServingStages
+
+_ADVICE = "Export the model again."
+PACKAGES = {"litert": "ai-edge-litert", "onnx": "onnxruntime"}
+
+
+class RuntimeModel:
+    """What predictions and evaluations use of a model, computed by the runtime of a file.
+
+    It reads images of the model's size with values 0 .. 255, `[B, h, w, 3]`.
+
+    Args:
+        name: of the file, for messages.
+        config: configuration of the exported model.
+        run: see `runtimes.open_runtime`.
+
+    Attributes:
+        config: see above.
+        head: always there, since a model without a head cannot be exported so.
+        weights: none: those in the file are not read.
+    """
+
+    head, weights = True, ()
+
+    def __init__(self, name, config, run):
+        self.config = config
+        self._name, self._run = name, run
+
+    def __call__(self, images, training=False):
+        """Logits, float32 `[B, K]`."""
+        logits = tf.numpy_function(self._logits, [tf.cast(images, tf.float32)], tf.float32)
+        return tf.ensure_shape(logits, [None, self.config.num_classes])
+
+    def serving_stages(self):
+        """See `ImageModel.serving_stages`."""
+        return ServingStages(tf.identity, self, tf.TensorSpec([None, *self.config.image_size, 3]))
+
+    def _logits(self, images):
+        try:
+            return np.asarray(self._run(images)["logits"], np.float32)
+        except Exception as error:  # The runtimes raise many types.
+            raise RunError(f"{self._name}: {error}") from None
+
+
+@dataclasses.dataclass(frozen=True)
+class RuntimeFile(StoredModel):
+    """A `.tflite` or `.onnx` file with its JSON file, as `pipelines.export` writes them."""
+
+    def has_preprocessing(self):
+        """See `StoredModel.has_preprocessing`."""
+        return True
+
+    def open_model(self, opening=AS_TRAINED):
+        """See `StoredModel.open_model`; the model is a `RuntimeModel`."""
+        if opening.packed:
+            raise UserError(
+                f"--fused is for models that are not exported, but {self.name} is an export. Leave "
+                "--fused out."
+            )
+        return super().open_model(opening)
+
+    def _prepared_otherwise(self, opened, fields):
+        size = opened.model.config.image_size
+        if tuple(fields.get("image_size", size)) != size:
+            raise UserError(
+                f"{self.name} reads images of {size} pixels only. Name the model that it was "
+                f"exported from, which can be evaluated at {fields['image_size']}."
+            )
+        return super()._prepared_otherwise(opened, fields)
+
+    def _read_config(self):
+        return StoredConfig(self._config(), "float32", self._preprocessing())
+
+    def _read_activation(self, opening):
+        return self._classes().activation
+
+    def _open(self, opening):
+        config, form = self._config(), typing.cast(str, runtimes.form_of(self.path))
+        size, _ = storage.size_and_time(self.path)
+        content = storage.read(self.path, size)
+        if hashlib.sha256(content).hexdigest() != self._values().text("sha256"):
+            raise UserError(
+                f"{self.path} is not the file that {self.path}.json describes: their checksums "
+                f"differ. {_ADVICE}"
+            )
+        try:
+            run = runtimes.open_runtime(form, content, threads=os.cpu_count() or 1)
+        except ImportError as error:
+            raise UserError(
+                f"{self.name} needs {PACKAGES[form]}, which cannot be imported ({error}). Install "
+                f"it: pip install '.[{form}]'."
+            ) from None
+        except Exception as error:  # The runtimes raise many types.
+            raise UserError(f"{self.path} cannot be loaded: {error}. {_ADVICE}") from None
+        # The file itself maps 0 .. 255 to the range of the model. With this mean and deviation, the
+        # pixels stay as they are.
+        prepared = dataclasses.replace(
+            self._preprocessing(), mean=(0.0, 0.0, 0.0), std=(1 / 255, 1 / 255, 1 / 255)
+        )
+        return vit_tf.LoadedModel(RuntimeModel(self.name, config, run), prepared, self._classes())
+
+    def _values(self):
+        values = read_json_object(f"{self.path}.json", _ADVICE)
+        if values is None:
+            raise UserError(
+                f"{self.path}.json is missing: it has the preprocessing and the classes of "
+                f"{self.path}. Copy it beside the file."
+            )
+        return values
+
+    def _config(self):
+        return config_from_dict(self._values().raw("config"))
+
+    def _preprocessing(self):
+        return vit_tf.Preprocessing.from_dict(self._values().raw("preprocessing"))
+
+    def _classes(self):
+        values = self._values()
+        activation = values.text("activation", "softmax")
+        return vit_tf.Classes(labels=values.raw("labels") or (), activation=activation)

@@ -1,0 +1,338 @@
+"""LiteRT and ONNX files: the outputs of the model, without TensorFlow; errors leave no files."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import vit_tf
+from pipelines.errors import RunError, UserError
+from pipelines.serving import clean_process, clean_process_main
+from pipelines.serving.parity import tolerance_of
+from pipelines.serving.single_file import conversion, export
+from pipelines.stored_models import model_source, runtimes
+from tests.pipelines import encoded
+from tests.pipelines.process import assert_user_error
+from tests.vit_tf import tiny
+
+DIGITS = vit_tf.Classes(labels=tuple("0123456789"))
+FORMS = ("litert", "onnx")
+FAMILIES = {
+    "gap": tiny.config(classifier="gap"),
+    "map": tiny.config(classifier="map"),
+    "Axial-ViT": tiny.config(**tiny.AXIAL),
+    "hybrid": tiny.config(stem={"stage_depths": (1,), "width": 0.5}, image_size=(33, 50)),
+    "ResNet": vit_tf.ResNetConfig(
+        stage_depths=(1, 1), width=0.5, image_size=(33, 50), num_classes=5
+    ),
+    "AxialResNet": vit_tf.AxialResNetConfig(
+        stage_depths=(1,), width=0.125, heads=2, image_size=(33, 50), num_classes=5
+    ),
+}
+CALL = clean_process.call_signatures  # As it is outside these tests.
+every_form = pytest.mark.parametrize("form", FORMS)
+
+onnx_first = pytest.mark.parametrize(
+    "form", ["onnx", pytest.param("litert", marks=pytest.mark.heavy("serving"))]
+)
+
+
+def call_here(path, calls, loader=None):
+    """`clean_process.call_signatures` without the seconds of a new process."""
+    with open(path, "rb") as file:
+        run = runtimes.open_runtime(runtimes.form_of(path), file.read())
+    return [run(images) for _, images in calls], 0.0
+
+
+@pytest.fixture(autouse=True, scope="module")
+def in_this_process():
+    """Files are checked in this process; one test starts another."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(clean_process, "call_signatures", call_here)
+        yield
+
+
+def load(config=None, **preprocessing):
+    config = config or tiny.config(num_classes=10)
+    model = vit_tf.create_model(config)
+    tiny.randomize(model)
+    rule = vit_tf.Preprocessing(image_size=config.image_size, **preprocessing)
+    return vit_tf.LoadedModel(model, rule, DIGITS if config.num_classes == 10 else vit_tf.Classes())
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """A ViT of ten classes, a folder with both forms of it, and their reports."""
+    loaded, folder = load(), tmp_path_factory.mktemp("files")
+    vit_tf.save_npz(loaded.model, folder / "model.npz", *loaded[1:])
+    return loaded, folder, {form: export.export_file(loaded, folder, form) for form in FORMS}
+
+
+def images_of(loaded, count, size=None):
+    size = size or loaded.preprocessing.image_size
+    return np.random.default_rng(1).integers(0, 256, (count, *size, 3)).astype(np.float32)
+
+
+def difference(loaded, path, images):
+    """Largest difference of a logit from the model's, divided by the largest logit."""
+    [answer], _ = call_here(path, [(None, images)])
+    logits = loaded.model(loaded.preprocessing(images)).numpy()
+    probabilities = loaded.classes.to_probabilities(logits)
+    np.testing.assert_allclose(answer["probabilities"], probabilities, atol=1e-4)
+    return np.abs(answer["logits"] - logits).max() / np.abs(logits).max()
+
+
+@every_form
+def test_logits_of_any_batch_and_size(exported, form):
+    loaded, _, reports = exported
+    for count, size in ((50, None), (1, (40, 9)), (3, (5, 60))):
+        images = images_of(loaded, count, size)
+        assert difference(loaded, reports[form].path, images) < 1e-5
+    assert reports[form].check.difference < 1e-5 == reports[form].tolerance
+    assert "without TensorFlow: largest difference" in str(reports[form])
+
+
+@every_form
+def test_the_json_describes_the_file(exported, form):
+    loaded, folder, reports = exported
+    values = json.loads((folder / f"{os.path.basename(reports[form].path)}.json").read_text())
+    assert values["format"] == form and values["labels"] == list("0123456789")
+    assert values["activation"] == "softmax" and values["quantize"] == "none"
+    assert values["input"]["shape"] == [None, None, None, 3]
+    assert values["inside"] == ["resize", "normalize", "softmax"]
+    assert values["outside"] == ["decode to RGB"]
+    fields = values["preprocessing"]
+    assert fields["mean"] == [0.5] * 3 and fields["interpolation"] == "bilinear"
+    assert vit_tf.Preprocessing.from_dict(fields) == loaded.preprocessing
+    assert values["bytes"] == os.path.getsize(reports[form].path)
+    assert values["versions"]["tensorflow"] == tf.__version__
+
+
+@pytest.mark.process
+@every_form
+def test_a_process_without_tensorflow_computes_the_same(exported, form):
+    loaded, _, reports = exported
+    images, path = images_of(loaded, 2), reports[form].path
+    [answer], seconds = CALL(path, [(None, images)], loader=runtimes.__file__)
+    expected = loaded.model(loaded.preprocessing(images)).numpy()
+    np.testing.assert_allclose(answer["logits"], expected, atol=1e-5 * np.abs(expected).max())
+    assert seconds > 0
+
+
+def test_the_process_of_the_check_cannot_import_tensorflow(monkeypatch):
+    names = clean_process_main.BLOCKED + clean_process_main.BLOCKED_FOR_FILES
+    monkeypatch.setattr(clean_process_main._Finder, "blocked", names)
+    find = clean_process_main._Finder.find_spec
+    assert find("tensorflow") is None and find("keras") is None and find("numpy") is not None
+
+
+@pytest.mark.heavy("serving")
+@every_form
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_family_converts(tmp_path, name, form):
+    config = FAMILIES[name]
+    loaded = load(config)
+    report = export.export_file(loaded, tmp_path, form)
+    images = images_of(loaded, 50)
+    allowed = 1e-4 if name in ("hybrid", "ResNet", "AxialResNet") else 1e-5
+    assert difference(loaded, report.path, images) < allowed == tolerance_of(config.to_dict())
+
+
+@onnx_first
+def test_a_fixed_batch_and_an_image_of_the_models_size(tmp_path, form):
+    """A rule with a crop is left to the caller."""
+    loaded = load(resize="resize_small", resize_to=20, mean=(0.4, 0.5, 0.6), exif="apply")
+    report = export.export_file(loaded, tmp_path, form, batch=3)
+    values = json.loads((tmp_path / f"{os.path.basename(report.path)}.json").read_text())
+    assert values["input"]["shape"] == [3, 11, 14, 3] and values["inside"][0] == "normalize"
+    assert values["outside"] == ["decode to RGB", "turn by EXIF orientation", "resize"]
+
+    photos = images_of(loaded, 7, (50, 31)).astype(np.uint8)
+    opened = model_source.find(report.path, runtime_files=True).open_model()
+    expected = loaded.model(loaded.preprocessing(photos)).numpy()
+    for count in (1, 3, 7):
+        logits = opened.model(opened.preprocessing(photos[:count])).numpy()
+        scale = np.abs(expected).max()
+        np.testing.assert_allclose(logits, expected[:count], atol=1e-5 * scale)
+
+
+@onnx_first
+def test_predict_and_evaluate_take_files(exported, command, form, tmp_path, monkeypatch):
+    _, folder, reports = exported
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photo.png").write_bytes(encoded.encode(encoded.pixels(30, 20), "PNG"))
+    answers = []
+    for path in (folder / "model.npz", reports[form].path):
+        done = command("predict", "--model", path, "--json", "photo.png")
+        [top] = [json.loads(done.stdout)["top"]]
+        done = command("evaluate", "--model", path, "--json", "--max_batches=1")
+        answers.append(([x["index"] for x in top], top, json.loads(done.stdout)))
+    (indices, top, means), (found, found_top, found_means) = answers
+    assert found == indices and found_means["accuracy"] == means["accuracy"]
+    for one, other in zip(top, found_top, strict=True):
+        assert one["probability"] == pytest.approx(other["probability"], abs=1e-5)
+    assert found_means["loss"] == pytest.approx(means["loss"], rel=1e-4)
+
+
+def test_other_commands_name_the_ones_that_take_files(exported, command):
+    path = exported[2]["onnx"].path
+    done = command("export", "--model", path)
+    assert_user_error(done, "model.onnx is an export, which only pipelines.predict and")
+    done = command("predict", "--model", path, "--fused")
+    assert_user_error(done, "--fused is for models that are not exported")
+
+
+def spoiled(exported, folder, name):
+    """A copy of the ONNX file with a spoiled or missing part."""
+    content = bytearray((exported[1] / "model.onnx").read_bytes())
+    values = json.loads((exported[1] / "model.onnx.json").read_text())
+    if name == "content":
+        content[100] ^= 1
+    if name == "labels":
+        values["labels"] = 7
+    (folder / "model.onnx").write_bytes(content)
+    if name != "json":
+        (folder / "model.onnx.json").write_text(json.dumps(values))
+    return str(folder / "model.onnx")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("content", "is not the file that .*model.onnx.json describes: their checksums"),
+        ("json", "model.onnx.json is missing: it has the preprocessing"),
+        ("labels", "labels=7 are not class names"),
+    ],
+)
+def test_spoiled_files(exported, tmp_path, name, message):
+    with pytest.raises(UserError, match=message):
+        model_source.find(spoiled(exported, tmp_path, name), runtime_files=True).open_model()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--format=portable", "--batch=2"], "--batch is for --format=litert and onnx"),
+        (["--format=onnx", "--max_pixels=9"], "--max_pixels is for SavedModels"),
+        (["--format=onnx", "--quantize=int8"], "--quantize=int8 is for --format=litert"),
+        (["--format=onnx", "--precision=bfloat16"], "--precision=bfloat16 is for SavedModels"),
+        (["--format=litert", "--set", "data.name=shapes"], "--set has no effect: only quantized"),
+        (["--experiment=digits"], "--experiment has no effect: only quantized"),
+        (["--format=onnx", "--batch=0"], "--batch"),
+    ],
+)
+def test_flags_without_a_meaning(command, flags, message):
+    assert_user_error(command("export", *flags), message)
+
+
+def test_int8_needs_images(exported, command, tmp_path):
+    path = exported[1] / "model.npz"
+    flags = ["--format=litert", "--quantize=int8", "--output", tmp_path / "new"]
+    done = command("export", "--model", path, *flags)
+    assert_user_error(done, "needs images like those that", "--set data.name=...")
+    assert os.listdir(tmp_path) == []
+
+
+def test_missing_packages_and_existing_files(exported, tmp_path, monkeypatch):
+    loaded, folder, _ = exported
+    with pytest.raises(UserError, match=r"model.onnx exists.*--overwrite"):
+        export.export_file(loaded, folder, "onnx")
+    monkeypatch.setattr(export.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"needs tf2onnx, .*pip install '.\[onnx\]'"):
+        export.export_file(loaded, tmp_path, "onnx")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [({"num_classes": 0}, "no head"), ({"classifier": "unpooled"}, "unpooled")],
+)
+def test_refused_models(tmp_path, config, message):
+    with pytest.raises(UserError, match=message):
+        export.export_file(load(tiny.config(**config)), tmp_path, "onnx")
+    assert os.listdir(tmp_path) == []
+
+
+def test_weights_beyond_the_formats_are_refused():
+    with tiny.unallocated():
+        model = vit_tf.create_model("ViT-H/14")
+    with pytest.raises(UserError, match=r"2\.5 GB, and a LiteRT or ONNX file holds at most 2\.1"):
+        conversion.check_size(model)
+
+
+def test_a_file_with_other_outputs_is_not_written(exported, tmp_path, monkeypatch):
+    content = (exported[1] / "model.onnx").read_bytes()
+    monkeypatch.setattr(conversion, "to_onnx", lambda *_: content)
+    other = load()
+    other.model.head.kernel.assign(-other.model.head.kernel)
+    with pytest.raises(RunError, match=r"differs from the model by .* Allowed: 1e-05"):
+        export.export_file(other, tmp_path, "onnx")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.process
+def test_a_damaged_file_is_reported(exported, tmp_path):
+    path = tmp_path / "model.onnx"
+    path.write_bytes((exported[1] / "model.onnx").read_bytes()[:999])
+    with pytest.raises(clean_process.CleanProcessError, match="(?i)protobuf"):
+        CALL(str(path), [(None, images_of(exported[0], 1))], loader=runtimes.__file__)
+
+
+@pytest.mark.heavy("serving")
+def test_an_op_without_a_counterpart_is_named(tmp_path):
+    fields = {"stage_depths": (1, 1), "width": 0.5, "image_size": 32, "num_classes": 5}
+    model = vit_tf.create_model("SASA-R26", **fields)
+    rule = vit_tf.Preprocessing(image_size=(32, 32))
+    loaded = vit_tf.LoadedModel(model, rule, vit_tf.Classes())
+    with pytest.raises(UserError, match="LiteRT does not have: BatchMatMulV2, PadV2"):
+        export.export_file(loaded, tmp_path, "litert")
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_unknown_op_of_onnx_is_named(monkeypatch):
+    """An op that tf2onnx copies."""
+    loaded = load()
+    cubic = tf.function(
+        lambda images: tf.raw_ops.ScaleAndTranslate(
+            images=images, size=[4, 4], scale=[1.0, 1.0], translation=[0.0, 0.0]
+        ),
+        [tf.TensorSpec([1, 8, 8, 3], name="images")],
+        autograph=False,
+    )
+    with pytest.raises(UserError, match="ONNX does not have: ScaleAndTranslate"):
+        conversion.to_onnx(loaded.model, cubic)
+
+
+def test_tensors_have_short_names_and_are_aligned(exported):
+    from ai_edge_litert import schema_py_generated as schema
+
+    content = (exported[1] / "model.tflite").read_bytes()
+    model = schema.ModelT.InitFromPackedBuf(content, 0)
+    [graph] = model.subgraphs
+    named = {*graph.inputs, *graph.outputs}
+    assert all(len(x.name) < 6 for i, x in enumerate(graph.tensors) if i not in named)
+    root, places = schema.Model.GetRootAs(content, 0), []
+    for index in range(root.BuffersLength()):
+        buffer = root.Buffers(index)
+        if buffer.DataLength():
+            places.append(buffer._tab.Vector(buffer._tab.Offset(4)) % 16)
+    assert len(places) > 20 and set(places) == {0}
+
+
+@pytest.mark.heavy("serving")
+@pytest.mark.parametrize("quantize", ["float16", "dynamic_int8", "int8"])
+def test_quantized_files_of_the_shipped_model(command, tmp_path, quantize):
+    done = command("export", "--format=litert", "--quantize", quantize, "--output", tmp_path)
+    share = float(done.stdout.split("size: ")[1].split("%")[0])
+    assert share <= (60 if quantize == "float16" else 40)
+    accuracy, of_model = (
+        float(x.strip(" \n%.")) for x in done.stdout.split("digits: ")[1].split(", of the model")
+    )
+    assert of_model == 97.33 and accuracy >= of_model - 1
+    values = json.loads((tmp_path / "model.tflite.json").read_text())
+    assert values["quantize"] == quantize and 1e-5 < values["difference"] < 0.5
+    path = tmp_path / "model.tflite"
+    means = json.loads(command("evaluate", "--model", path, "--json").stdout)
+    assert means["accuracy"] == pytest.approx(accuracy / 100, abs=1e-4)
