@@ -180,7 +180,7 @@ def test_a_crash_while_files_are_joined(tmp_path, whole, monkeypatch):
         ({"shards": 2}, "--shards"),
         ({"batch_size": 16}, "--batch_size"),
     ],
-    ids=str,
+    ids=["model", "version of the data", "fewer images", "top", "shards", "batch size"],
 )
 def test_parts_of_another_call_are_not_mixed_in(tmp_path, whole, monkeypatch, other, name):
     path = tmp_path / "f.csv"
