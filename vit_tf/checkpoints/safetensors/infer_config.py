@@ -123,9 +123,7 @@ def preprocessing(
         )
         resize, resize_to = "direct", None
     try:
-        return Preprocessing(
-            image_size=size, resize=resize, resize_to=resize_to, exif="apply", **fields
-        )
+        return Preprocessing(image_size=size, resize=resize, resize_to=resize_to, **fields)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
