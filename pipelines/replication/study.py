@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from pipelines.config import Experiment, override
 from pipelines.config.recipes import get_recipe
-from pipelines.replication.findings import Findings
+from pipelines.replication.findings import Cell, Findings, cell
 from pipelines.replication.units import Training
 
 
@@ -113,6 +113,31 @@ def picked_rates(lab, name, arms: Mapping[str, Experiment], rates, held_out) -> 
         for arm, base in arms.items()
     }
     return {arm: rates[index] for arm, index in pick(lab, tried).items()}
+
+
+def at_rates(name, arms: Mapping[str, Experiment], rates, assignments, seeds) -> dict[str, list]:
+    """The trainings of each arm at its rate, one for each seed.
+
+    Args:
+        name: begin of the names of the trainings.
+        arms: name -> `Experiment`.
+        rates: the learning rate of each arm.
+        assignments: of the splits.
+        seeds: the seeds.
+    """
+    return {
+        arm: seeded(
+            f"{name}/{slug(arm)}",
+            override(base, [f"optimizer.learning_rate={rates[arm]}", *assignments]),
+            seeds,
+        )
+        for arm, base in arms.items()
+    }
+
+
+def accuracies(lab, units: Mapping[str, Sequence[Training]]) -> dict[str, Cell]:
+    """The accuracy of each arm, with a reading for each of its trainings."""
+    return {arm: cell(each, lab.results(each)) for arm, each in units.items()}
 
 
 def rates_text(rates: Mapping[str, float]) -> str:

@@ -4,6 +4,7 @@ The folder of a unit is named after its settings, so that a changed declaration 
 and nothing else, and two experiments that declare the same unit share it.
 """
 
+import abc
 import dataclasses
 import hashlib
 import json
@@ -74,7 +75,7 @@ class Training:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Measurement:
+class Measurement(abc.ABC):
     """Something that is measured on the weights of a training; its fields decide the result.
 
     Attributes:
@@ -111,9 +112,9 @@ class Measurement:
         """One line about it."""
         return f"{self.title} of {self.of.name} on {self.data}"
 
+    @abc.abstractmethod
     def stand_in(self) -> dict:
         """A result with the keys of a real one."""
-        raise NotImplementedError
 
     def run(self, root, strategy) -> dict:
         """Opens the model and measures; returns the numbers by name."""
@@ -133,15 +134,15 @@ class Measurement:
         finally:
             keras.utils.clear_session()
 
+    @abc.abstractmethod
     def measure(self, opened, test, strategy) -> dict:
         """Returns the numbers by name.
 
         Args:
-            opened: the `OpenedModel`.
+            opened: the `vit_tf.LoadedModel` of the training.
             test: the `DataSource` of `test_split`.
             strategy: the `tf.distribute.Strategy`.
         """
-        raise NotImplementedError
 
 
 def evaluation_data(source, preprocessing) -> EvaluationData:

@@ -12,7 +12,7 @@ from pipelines.replication.findings import (
     points,
 )
 from pipelines.replication.measurements import Speed
-from pipelines.replication.study import Study, picked_rates, rates_text, seeded
+from pipelines.replication.study import Study, accuracies, at_rates, picked_rates, rates_text
 from pipelines.replication.toy.shapes import BIT, HELD_OUT, SHAPES, TESTED, VIT
 from vit_tf import cost
 
@@ -34,20 +34,17 @@ _ACCURACY, _RATE = "accuracy", "images per second"
 
 def _run(lab):
     rates = picked_rates(lab, "axial", ARMS, _RATES, HELD_OUT)
-    accuracies, speeds = {}, {}
-    for arm, base in ARMS.items():
-        tested = override(base, [f"optimizer.learning_rate={rates[arm]}", *TESTED])
-        units = seeded(f"axial/{arm}", tested, _SEEDS)
-        accuracies[arm] = cell(units, lab.results(units))
-        data = {"data": tested.data.name, "test_split": "test"}
-        measured = [Speed(of=unit, **data) for unit in units]
+    units = at_rates("axial", ARMS, rates, TESTED, _SEEDS)
+    cells, speeds = accuracies(lab, units), {}
+    for arm, each in units.items():
+        measured = [Speed(of=x, data=x.experiment.data.name, test_split="test") for x in each]
         speeds[arm] = cell(measured, lab.results(measured), _RATE)
     macs = {arm: cost.macs(base.model.config(8)) for arm, base in ARMS.items()}
     tables = [
         Table(
             title="test accuracy",
             columns=[_ACCURACY],
-            rows={arm: [each] for arm, each in accuracies.items()},
+            rows={arm: [each] for arm, each in cells.items()},
         ),
         Table(
             title="speed of inference, batches of 64",
@@ -60,7 +57,7 @@ def _run(lab):
         Chart(
             title="test accuracy",
             x_label=label,
-            curves={arm: [Point.of(x[arm], accuracies[arm])] for arm in ARMS},
+            curves={arm: [Point.of(x[arm], cells[arm])] for arm in ARMS},
             joined=False,
         )
         for label, x in (
@@ -71,16 +68,16 @@ def _run(lab):
     shown = ", ".join(f"{arm} {each / 1e6:.1f}" for arm, each in macs.items())
     return Findings(
         tables,
-        _claims(accuracies, speeds, macs),
+        _claims(cells, speeds, macs),
         [f"million multiply-adds for an image: {shown}", rates_text(rates)],
         charts,
     )
 
 
-def _claims(accuracies, speeds, macs):
+def _claims(cells, speeds, macs):
     claims = []
     for axial, plain in _PAIRS.items():
-        found = difference(accuracies[axial], accuracies[plain])
+        found = difference(cells[axial], cells[plain])
         pace = {arm: macs[arm] * speeds[arm].mean / 1e9 for arm in (axial, plain)}
         shown = ", ".join(f"{arm} {each:.0f}" for arm, each in pace.items())
         claims += [

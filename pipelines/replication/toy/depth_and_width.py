@@ -7,11 +7,18 @@ from pipelines.replication.findings import (
     Findings,
     Point,
     Table,
-    cell,
     difference,
     points,
 )
-from pipelines.replication.study import PLAIN, Study, picked_rates, rates_text, seeded, settings
+from pipelines.replication.study import (
+    PLAIN,
+    Study,
+    accuracies,
+    at_rates,
+    picked_rates,
+    rates_text,
+    settings,
+)
 from pipelines.replication.toy import digits
 from vit_tf import cost
 
@@ -39,11 +46,7 @@ ARMS = {layers_of(layers): override(_BASE, [f"model.layers={layers}"]) for layer
 
 def _run(lab):
     rates = picked_rates(lab, "depth_and_width", ARMS, _RATES, digits.CHOOSING)
-    cells = {}
-    for arm, base in ARMS.items():
-        tested = override(base, [f"optimizer.learning_rate={rates[arm]}", *digits.TESTING])
-        units = seeded(f"depth_and_width/{arm.replace(' ', '_')}", tested, _SEEDS)
-        cells[arm] = cell(units, lab.results(units))
+    cells = accuracies(lab, at_rates("depth_and_width", ARMS, rates, digits.TESTING, _SEEDS))
     title, depth, width = "test accuracy", "layers of width 64", "width of 2 layers"
     tables = [
         Table(title=f"{title}, {depth}", columns=_LAYERS, rows=_row(cells, layers_of, _LAYERS)),

@@ -1,8 +1,8 @@
 """E5: a hybrid against a ViT of equal cost (the paper's figure 5)."""
 
 from pipelines.config import override
-from pipelines.replication.findings import Claim, Findings, Table, cell, points
-from pipelines.replication.study import Study, picked_rates, rates_text, seeded
+from pipelines.replication.findings import Claim, Findings, Table, points
+from pipelines.replication.study import Study, accuracies, at_rates, picked_rates, rates_text
 from pipelines.replication.toy.shapes import HELD_OUT, TESTED, VIT
 
 _SEEDS = (0, 1, 2)
@@ -26,11 +26,8 @@ ARMS = {
 
 def _run(lab):
     rates = picked_rates(lab, "hybrids", ARMS, _RATES, HELD_OUT)
-    rows = {}
-    for arm, base in ARMS.items():
-        tested = override(base, [f"optimizer.learning_rate={rates[arm]}", *TESTED])
-        units = seeded(f"hybrids/{arm}", tested, _SEEDS)
-        rows[arm] = [cell(units, lab.results(units))]
+    cells = accuracies(lab, at_rates("hybrids", ARMS, rates, TESTED, _SEEDS))
+    rows = {arm: [each] for arm, each in cells.items()}
     table = Table(title="test accuracy", columns=["accuracy"], rows=rows, reference="ViT")
     found = table.difference("hybrid", 0)
     return Findings(

@@ -1,27 +1,26 @@
 """E10: SGD against Adam for ResNets (the paper's table 7)."""
 
 from pipelines.config import override
-from pipelines.replication.findings import Claim, Findings, Table, cell, points
-from pipelines.replication.study import Study, picked_rates, rates_text, seeded
+from pipelines.replication.findings import Claim, Findings, Table, points
+from pipelines.replication.study import Study, accuracies, at_rates, picked_rates, rates_text
 from pipelines.replication.toy.shapes import BIT, HELD_OUT, TESTED
 
 _SEEDS = (0, 1)
 _STEPS = "train.steps=600"
-# Name -> assignments, and rates: those of SGD with momentum are larger by their nature.
 _ARMS = {
-    "SGD": (["optimizer.name=sgd", "optimizer.weight_decay=0"], (0.01, 0.03, 0.1)),
-    "Adam": (["optimizer.name=adamw"], (5e-4, 1e-3, 2e-3)),
+    "SGD": override(BIT, [_STEPS, "optimizer.name=sgd", "optimizer.weight_decay=0"]),
+    "Adam": override(BIT, [_STEPS, "optimizer.name=adamw"]),
 }
+# Those of SGD with momentum are larger by their nature.
+_RATES = {"SGD": (0.01, 0.03, 0.1), "Adam": (5e-4, 1e-3, 2e-3)}
 
 
 def _run(lab):
-    rows, rates = {}, {}
-    for arm, (assignments, tried) in _ARMS.items():
-        base = override(BIT, [_STEPS, *assignments])
-        rates |= picked_rates(lab, "optimizers", {arm: base}, tried, HELD_OUT)
-        tested = override(base, [f"optimizer.learning_rate={rates[arm]}", *TESTED])
-        units = seeded(f"optimizers/{arm}", tested, _SEEDS)
-        rows[arm] = [cell(units, lab.results(units))]
+    rates = {}
+    for arm, base in _ARMS.items():
+        rates |= picked_rates(lab, "optimizers", {arm: base}, _RATES[arm], HELD_OUT)
+    cells = accuracies(lab, at_rates("optimizers", _ARMS, rates, TESTED, _SEEDS))
+    rows = {arm: [each] for arm, each in cells.items()}
     table = Table(title="test accuracy", columns=["accuracy"], rows=rows, reference="SGD")
     return Findings(
         [table],

@@ -1,8 +1,16 @@
 """E1: position embeddings (the paper's table 8)."""
 
 from pipelines.config import override
-from pipelines.replication.findings import Claim, Findings, Table, cell, mean_difference, points
-from pipelines.replication.study import PLAIN, Study, picked_rates, rates_text, seeded, settings
+from pipelines.replication.findings import Claim, Findings, Table, mean_difference, points
+from pipelines.replication.study import (
+    PLAIN,
+    Study,
+    accuracies,
+    at_rates,
+    picked_rates,
+    rates_text,
+    settings,
+)
 from pipelines.replication.toy import digits
 
 _ARMS = {"none": "none", "1-D": "learned_1d", "2-D": "learned_2d", "relative": "relative"}
@@ -21,15 +29,12 @@ def _run(lab):
         for name, embedding in _ARMS.items()
     }
     rates = picked_rates(lab, "positions", arms, _RATES, digits.CHOOSING)
-    rows = {}
-    for name, base in arms.items():
-        tested = override(base, [f"optimizer.learning_rate={rates[name]}", *digits.TESTING])
-        units = seeded(f"positions/{name}", tested, _SEEDS)
-        rows[name] = [cell(units, lab.results(units))]
+    cells = accuracies(lab, at_rates("positions", arms, rates, digits.TESTING, _SEEDS))
+    rows = {name: [each] for name, each in cells.items()}
     table = Table(title="test accuracy", columns=["accuracy"], rows=rows, reference="none")
-    none, *others = (table.cell(name, 0) for name in _ARMS)
+    none, *others = cells.values()
     found = mean_difference(others, none)
-    means = [cell.mean for cell in others]
+    means = [each.mean for each in others]
     return Findings(
         [table],
         [
