@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from pipelines.data.bad_images import find_bad_images
 from pipelines.data.decoding import decoded_sizes
-from pipelines.data.exif import orientation
+from pipelines.data.exif import is_turned
 from pipelines.data.progress_lines import ProgressLines
 from pipelines.data.skipped_files import describe_skipped, skipped_files
 from pipelines.errors import counted
@@ -52,7 +52,7 @@ def check(sources) -> dict:
             for name, image, label in zip(names, images, labels, strict=True):
                 classes = [source.labels[each] for each in np.atleast_1d(label)]
                 counts.update(classes)
-                if orientation(image) != 1:
+                if is_turned(image):
                     report["sideways"].append(name)
                 if image:
                     digest = hashlib.blake2b(image, digest_size=16).digest()

@@ -14,7 +14,7 @@ import numpy as np
 
 from pipelines.data.bad_images import NO_BYTES
 from pipelines.data.decoding import decode_error
-from pipelines.data.exif import orientation
+from pipelines.data.exif import is_turned
 from pipelines.data.progress_lines import ProgressLines
 from pipelines.data.sources.files import MAX_FILE_BYTES
 from pipelines.data.sources.source import READERS, ROWS_PER_READ
@@ -117,7 +117,7 @@ def _examine(path):
             file.seek(0)
             start = file.read(_END_BYTES)
             if _is_whole(start, end, size):
-                return None, orientation(start) != 1
+                return None, is_turned(start)
             file.seek(0)
             return decode_error(file.read(MAX_FILE_BYTES)), False
     except OSError as error:

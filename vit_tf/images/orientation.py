@@ -16,7 +16,7 @@ _SKIPPED = [0xE0 <= marker <= 0xEF or marker == 0xFE for marker in range(256)]
 # A JFIF file begins with a segment that ends here; usually a table of quantization follows.
 _JFIF_END, _TABLE = 20, b"\xff\xdb"
 # A segment has a marker and a length, two bytes each; then EXIF has its name and a TIFF structure.
-_EXIF, _NAME, _STRUCTURE = b"Exif\0\0", 4, 10
+EXIF, _NAME, _STRUCTURE = b"Exif\0\0", 4, 10
 _LITTLE, _BIG = b"II*\0", b"MM\0*"
 # Finds the first entry with the field, one number of two or four bytes, among entries of 12 bytes.
 _LITTLE_FIELD, _BIG_FIELD = (
@@ -70,7 +70,7 @@ def orientation(image_bytes):
     Returns:
         int32 scalar, 1 to 8.
     """
-    is_first = tf.equal(tf.strings.substr(image_bytes, 2 + _NAME, len(_EXIF)), _EXIF)
+    is_first = tf.equal(tf.strings.substr(image_bytes, 2 + _NAME, len(EXIF)), EXIF)
     place = tf.cond(is_first, lambda: tf.constant(2), lambda: _segment(image_bytes))
     return tf.cond(place > 0, lambda: _field(image_bytes, place), lambda: tf.constant(1))
 
@@ -133,12 +133,14 @@ def _turned(image, orientation):
 def _segment(image_bytes):
     """The place of the segment of EXIF; 0 if there is none before another kind of segment."""
 
+    def is_application(marker):
+        return tf.equal(marker[0], 0xFF) & tf.gather(_SKIPPED, marker[1])
+
     def is_exif(place):
-        return tf.equal(_bytes_at(image_bytes, place + _NAME, len(_EXIF)), _EXIF)
+        return tf.equal(_bytes_at(image_bytes, place + _NAME, len(EXIF)), EXIF)
 
     def goes_on(place, marker):
-        is_skipped = tf.equal(marker[0], 0xFF) & tf.gather(_SKIPPED, marker[1])
-        return is_skipped & ~is_exif(place)
+        return is_application(marker) & ~is_exif(place)
 
     def marker_at(place):
         text = _bytes_at(image_bytes, place, _NAME)
@@ -149,8 +151,8 @@ def _segment(image_bytes):
         return place, marker_at(place)
 
     start = (tf.constant(2), marker_at(2))
-    place, _ = tf.while_loop(goes_on, step, start, maximum_iterations=_MOST_SEGMENTS)
-    return tf.where(is_exif(place), place, 0)
+    place, marker = tf.while_loop(goes_on, step, start, maximum_iterations=_MOST_SEGMENTS)
+    return tf.where(is_application(marker) & is_exif(place), place, 0)
 
 
 def _field(image_bytes, place):

@@ -133,6 +133,7 @@ def test_other_files_are_upright():
         "a loop": b"\xff\xd8" + segment(0xE0, b"", length=0) * 200 + REST,
         "after too many segments": jpeg(*[segment(0xFE, b"")] * 100, exif(tiff)),
         "after the tables": JPEG[: JPEG.index(b"\xff\xc0")] + exif(tiff) + REST,
+        "tables with its name": b"\xff\xd8" + segment(0xDB, b"Exif\0\0" + tiff) + REST,
         "30 bytes": (b"\xff\xd8" + exif(tiff))[:30],
     }
     assert {name: orientation_of(data) for name, data in hostile.items()} == dict.fromkeys(
