@@ -134,6 +134,17 @@ class Experiment:
         model = Model.from_dict(values.get("model", {}))
         return cls(**fields_from_json(cls, sections, ""), model=model)
 
+    @classmethod
+    def from_stored(cls, values: dict[str, Any]) -> "Experiment":
+        """`from_dict` for what a run or a sweep has stored, maybe before a field existed.
+
+        Without data.exif, it was begun when orientations were not applied yet.
+        """
+        data = values.get("data")
+        if isinstance(data, dict):
+            values = values | {"data": {"exif": "ignore"} | data}
+        return cls.from_dict(values)
+
 
 @dataclasses.dataclass(frozen=True)
 class Assignments:

@@ -63,6 +63,11 @@ class Difference:
         """Whether the interval leaves out 0."""
         return self.half is not None and abs(self.mean) > self.half
 
+    @property
+    def is_above(self) -> bool:
+        """Whether the interval is above 0."""
+        return self.shows and self.mean > 0
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Table:
@@ -76,6 +81,7 @@ class Table:
         curve: name of the axis if the columns are numbers of a curve for each row; None: no chart.
         log: whether that axis is logarithmic.
         unit: of the values; with "%", they are fractions.
+        over: what the readings of a cell are, in the singular.
         paper: the paper's numbers in percent, by row; None where it prints none.
     """
 
@@ -86,6 +92,7 @@ class Table:
     curve: str | None = None
     log: bool = False
     unit: str = "%"
+    over: str = "seed"
     paper: Mapping[str, Sequence[float | None]] | None = None
 
     def cell(self, row, column) -> Cell:
@@ -203,8 +210,13 @@ def difference(first: Cell, second: Cell, tests=1) -> Difference:
 
 def mean_difference(cells: Sequence[Cell], reference: Cell, tests=1) -> Difference:
     """The mean of some cells minus another one, paired by seed; see `difference`."""
-    values = zip(*(cell.values for cell in cells), strict=True)
-    each = [statistics.fmean(a) - b for a, b in zip(values, reference.values, strict=True)]
+    means = [statistics.fmean(each) for each in zip(*(x.values for x in cells), strict=True)]
+    return paired(means, reference.values, tests)
+
+
+def paired(first: Sequence[float], second: Sequence[float], tests=1) -> Difference:
+    """First minus second, value by value; see `difference`."""
+    each = [a - b for a, b in zip(first, second, strict=True)]
     return Difference(statistics.fmean(each), half_interval(each, tests))
 
 

@@ -81,9 +81,13 @@ class Lab:
         return found
 
     def seconds(self) -> float:
-        """The time that the units of the present experiment took, on their last start."""
+        """The time that units took on their last start, of those that ran for this experiment.
+
+        It may use the units of others too, whose time is counted there.
+        """
         folders = (os.path.join(self.root, x, UNIT) for x in self._finished[self._name])
-        return sum(read_json(path).get("seconds", 0.0) for path in folders)
+        records = map(read_json, folders)
+        return sum(x["seconds"] for x in records if x["experiment"] == self._name)
 
     def _run(self, unit):
         """Runs a unit; returns whether it has a result, as another process may run it."""
@@ -106,7 +110,8 @@ class Lab:
         begin, folder = time.perf_counter(), os.path.join(self.root, unit.folder)
         result = unit.run(self.root, self._devices)
         seconds = time.perf_counter() - begin
-        write_json(os.path.join(folder, UNIT), {"settings": unit.settings, "seconds": seconds})
+        record = {"settings": unit.settings, "experiment": self._name, "seconds": seconds}
+        write_json(os.path.join(folder, UNIT), record)
         write_json(os.path.join(folder, RESULT), result)
         expected = self._expected[self._name]
         self._finished[self._name].add(unit.folder)

@@ -17,8 +17,10 @@ from pipelines.replication.units import Measurement, evaluation_data
 # leaves little but the means of the classes where there are few.
 _L2_PER_EXAMPLE = 0.2
 _BATCH = 256
-# Of a measurement of speed: images of a batch, rounds, of which the best counts, and their calls.
-_SPEED_BATCH, _ROUNDS, _CALLS = 64, 7, 5
+# Of a measurement of speed: rounds, of which the best counts, and their calls.
+_ROUNDS, _CALLS = 7, 5
+# Images of a call.
+SPEED_BATCH = 64
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -90,19 +92,23 @@ class ChangedImages(Measurement):
             with the same prediction as unshifted; by the name of each other change, the accuracy.
         """
         images, labels = _images(opened, test, strategy)
-        predicted = _predictions(opened.model, images)
+        predict = _predictor(opened.model, images)
+        predicted = predict(images)
         result = {"accuracy": _share(predicted == labels)}
         for change in (*image_changes.SHIFTS, *image_changes.OTHERS):
             random = np.random.default_rng(self.seed)
             expected = predicted if change in image_changes.SHIFTS else labels
-            changed = _predictions(opened.model, change.apply(images, random))
+            changed = predict(change.apply(images, random))
             result[str(change)] = _share(changed == expected)
         return result
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Speed(Measurement):
-    """Images per second at inference, in batches of 64: the best of several rounds."""
+    """Images per second at inference, all of `test_split` in a call: the best of several rounds.
+
+    Unlike other results it depends on the machine, and on what else runs there.
+    """
 
     kind: ClassVar[str] = "speed"
     title: ClassVar[str] = "speed"
@@ -114,7 +120,7 @@ class Speed(Measurement):
     def measure(self, opened, test, strategy) -> dict:
         """Returns the rate."""
         images, _ = _images(opened, test, strategy)
-        batch = tf.constant(images[:_SPEED_BATCH])
+        batch = tf.constant(images)
         predict = tf.function(lambda x: opened.model(x, training=False))
         predict(batch)
         best = min(_seconds(predict, batch) for _ in range(_ROUNDS))
@@ -134,13 +140,18 @@ def _as_floats(images):
     return tf.reshape(tf.cast(images, tf.float32), [tf.shape(images)[0], -1])
 
 
-def _predictions(model, images):
-    """The most likely class of each image."""
-    predict = tf.function(
-        lambda x: tf.argmax(model(x, training=False), axis=-1), reduce_retracing=True
-    )
-    parts = np.array_split(images, max(1, len(images) // _BATCH))
-    return np.concatenate([predict(part).numpy() for part in parts])
+def _predictor(model, images):
+    """A function from images like these to the most likely class of each, which is traced once."""
+
+    @tf.function(input_signature=[tf.TensorSpec([None, *images.shape[1:]])], autograph=False)
+    def predict(images):
+        return tf.argmax(model(images, training=False), axis=-1)
+
+    def predict_all(images):
+        starts = range(0, len(images), _BATCH)
+        return np.concatenate([predict(images[start : start + _BATCH]) for start in starts])
+
+    return predict_all
 
 
 def _share(equal):

@@ -116,9 +116,11 @@ def explained(table: Table) -> str:
     """Sentences about the numbers of a table."""
     cells = [cell for row in table.rows.values() for cell in row if cell]
     count = max((len(cell.readings) for cell in cells), default=0)
-    words = f"Mean over {counted(count, 'seed')}" + (
+    words = f"Mean over {counted(count, table.over)}" + (
         ", ± half of its 95 % interval (Student)." if count > 1 else "."
     )
+    if count > 1 and any(len(cell.readings) == 1 for cell in cells):
+        words += " Numbers without an interval are single ones."
     if table.reference is not None:
         words += (
             f" In parentheses: the difference to {table.reference}, paired by seed, with its "

@@ -148,4 +148,4 @@ def rates_text(rates: Mapping[str, float]) -> str:
 
 def slug(text) -> str:
     """A name as part of a folder's name."""
-    return text.replace(" ", "_")
+    return text.replace(",", "").replace(" ", "_")

@@ -268,15 +268,10 @@ class Workdir:
     def read_experiment(self) -> Experiment:
         """Returns the experiment in `config.json`.
 
-        Without data.exif, the run was begun when orientations were not applied yet.
-
         Raises:
             UserError: if `config.json` is missing, damaged or not an experiment.
         """
-        values = read_json(self.config)
-        if isinstance(data := values.get("data"), dict):
-            data.setdefault("exif", "ignore")
-        return Experiment.from_dict(values)
+        return Experiment.from_stored(read_json(self.config))
 
     def append_metrics(self, values: dict):
         """Adds one line to `metrics.jsonl`, with numbers in full precision."""

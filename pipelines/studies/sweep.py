@@ -258,7 +258,7 @@ def _read_results(plan, trials, path) -> dict:
         raise UserError(f"{file} was not written by a sweep. {_OTHER_WORKDIR}")
     try:
         rows = {row["workdir"]: row for row in [*record["trials"], *record["final"]]}
-        before = Experiment.from_dict(record["experiment"])
+        before = Experiment.from_stored(record["experiment"])
         changed = lasting_differences(before, plan.base)
         for name, old, new in (
             ("hold_out", record["hold_out"], plan.hold_out),

@@ -70,7 +70,7 @@ def orientation(image_bytes):
     Returns:
         int32 scalar, 1 to 8.
     """
-    is_first = tf.equal(tf.strings.substr(image_bytes, 2 + _NAME, len(EXIF)), EXIF)
+    is_first = _is_exif(image_bytes, 2)
     place = tf.cond(is_first, lambda: tf.constant(2), lambda: _segment(image_bytes))
     return tf.cond(place > 0, lambda: _field(image_bytes, place), lambda: tf.constant(1))
 
@@ -133,14 +133,9 @@ def _turned(image, orientation):
 def _segment(image_bytes):
     """The place of the segment of EXIF; 0 if there is none before another kind of segment."""
 
-    def is_application(marker):
-        return tf.equal(marker[0], 0xFF) & tf.gather(_SKIPPED, marker[1])
-
-    def is_exif(place):
-        return tf.equal(_bytes_at(image_bytes, place + _NAME, len(EXIF)), EXIF)
-
     def goes_on(place, marker):
-        return is_application(marker) & ~is_exif(place)
+        is_skipped = tf.equal(marker[0], 0xFF) & tf.gather(_SKIPPED, marker[1])
+        return is_skipped & ~_is_exif(image_bytes, place)
 
     def marker_at(place):
         text = _bytes_at(image_bytes, place, _NAME)
@@ -151,8 +146,14 @@ def _segment(image_bytes):
         return place, marker_at(place)
 
     start = (tf.constant(2), marker_at(2))
-    place, marker = tf.while_loop(goes_on, step, start, maximum_iterations=_MOST_SEGMENTS)
-    return tf.where(is_application(marker) & is_exif(place), place, 0)
+    place, _ = tf.while_loop(goes_on, step, start, maximum_iterations=_MOST_SEGMENTS)
+    return tf.where(_is_exif(image_bytes, place), place, 0)
+
+
+def _is_exif(image_bytes, place):
+    """Whether a segment is that of EXIF: the first one for applications, by its name."""
+    is_application_1 = tf.equal(_bytes_at(image_bytes, place, 2), b"\xff\xe1")
+    return is_application_1 & tf.equal(_bytes_at(image_bytes, place + _NAME, len(EXIF)), EXIF)
 
 
 def _field(image_bytes, place):

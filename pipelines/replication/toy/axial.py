@@ -11,9 +11,9 @@ from pipelines.replication.findings import (
     difference,
     points,
 )
-from pipelines.replication.measurements import Speed
+from pipelines.replication.measurements import SPEED_BATCH, Speed
 from pipelines.replication.study import Study, accuracies, at_rates, picked_rates, rates_text
-from pipelines.replication.toy.shapes import BIT, HELD_OUT, SHAPES, TESTED, VIT
+from pipelines.replication.toy.shapes import BIT, CHOOSING, SHAPES, TESTING, VIT
 from vit_tf import cost
 
 _SEEDS = (0, 1)
@@ -33,12 +33,11 @@ _ACCURACY, _RATE = "accuracy", "images per second"
 
 
 def _run(lab):
-    rates = picked_rates(lab, "axial", ARMS, _RATES, HELD_OUT)
-    units = at_rates("axial", ARMS, rates, TESTED, _SEEDS)
-    cells, speeds = accuracies(lab, units), {}
-    for arm, each in units.items():
-        measured = [Speed(of=x, data=x.experiment.data.name, test_split="test") for x in each]
-        speeds[arm] = cell(measured, lab.results(measured), _RATE)
+    rates = picked_rates(lab, "axial", ARMS, _RATES, CHOOSING)
+    units = at_rates("axial", ARMS, rates, TESTING, _SEEDS)
+    cells = accuracies(lab, units)
+    # After all trainings, one after the other: then what else the machine does is the same for all.
+    speeds = {arm: _speed(lab, each) for arm, each in units.items()}
     macs = {arm: cost.macs(base.model.config(8)) for arm, base in ARMS.items()}
     tables = [
         Table(
@@ -74,6 +73,13 @@ def _run(lab):
     )
 
 
+def _speed(lab, units):
+    measured = [
+        Speed(of=x, data=x.experiment.data.name, test_split=f"test[:{SPEED_BATCH}]") for x in units
+    ]
+    return cell(measured, lab.results(measured), _RATE)
+
+
 def _claims(cells, speeds, macs):
     claims = []
     for axial, plain in _PAIRS.items():
@@ -81,11 +87,11 @@ def _claims(cells, speeds, macs):
         pace = {arm: macs[arm] * speeds[arm].mean / 1e9 for arm in (axial, plain)}
         shown = ", ".join(f"{arm} {each:.0f}" for arm, each in pace.items())
         claims += [
-            Claim(f"{axial} is ahead of {plain} after equal steps", found.mean > 0, points(found)),
+            Claim(f"{axial} against {plain} after equal steps", None, points(found)),
             Claim(
-                f"{axial} does fewer multiply-adds in a second than {plain}",
-                pace[axial] < pace[plain],
-                f"in 1e9 a second: {shown}",
+                f"multiply-adds in a second of {axial} against {plain}",
+                None,
+                f"in 1e9: {shown}",
             ),
         ]
     return claims

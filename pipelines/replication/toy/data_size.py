@@ -62,7 +62,7 @@ def _run(lab):
     return Findings(
         [table],
         [
-            Claim(f"BiT is ahead with {SIZES[0]} images", few.mean > 0, points(few)),
+            Claim(f"BiT is ahead with {SIZES[0]} images", few.is_above, points(few)),
             Claim(
                 "its lead shrinks with more images",
                 slope + half < 0,

@@ -8,6 +8,7 @@ from pipelines.replication.findings import (
     Point,
     Table,
     difference,
+    paired,
     points,
 )
 from pipelines.replication.study import (
@@ -76,18 +77,24 @@ def _claims(cells):
     def gain(more, less):
         return difference(cells[layers_of(more)], cells[layers_of(less)])
 
+    def gains(more, less):
+        values = (cells[layers_of(x)].values for x in (more, less))
+        return [a - b for a, b in zip(*values, strict=True)]
+
     first, last = gain(2, 1), gain(8, 4)
+    flattens = paired(*(gains(*pair) for pair in ((2, 1), (8, 4))))
     equal = difference(cells[layers_of(8)], cells[width_of(128)])
     return [
-        Claim("more layers are better", gain(4, 1).mean > 0, f"4 against 1: {points(gain(4, 1))}"),
+        Claim("more layers are better", gain(4, 1).is_above, f"4 against 1: {points(gain(4, 1))}"),
         Claim(
             "the gain flattens",
-            last.mean < first.mean,
-            f"2 against 1: {points(first)}; 8 against 4: {points(last)}",
+            flattens.is_above,
+            f"2 against 1: {points(first)}; 8 against 4: {points(last)}; they differ by "
+            f"{points(flattens)}",
         ),
         Claim(
             "at equal cost, 8 layers of width 64 are above 2 layers of width 128",
-            equal.mean > 0,
+            equal.is_above,
             points(equal),
         ),
     ]

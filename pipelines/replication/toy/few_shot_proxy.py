@@ -49,9 +49,7 @@ _TUNED = override(TUNED, ["optimizer.learning_rate=1e-3", f"data.eval_split={TES
 def _run(lab):
     starts = _checkpoints()
     tunings = [
-        Training(
-            name=f"few_shot_proxy/{slug(name).replace(',', '')}", experiment=_TUNED, start=start
-        )
+        Training(name=f"few_shot_proxy/{slug(name)}", experiment=_TUNED, start=start)
         for name, start in starts.items()
     ]
     frozen = [
@@ -73,7 +71,12 @@ def _run(lab):
     ]
     rows = {name: list(pair) for name, *pair in zip(starts, few, tuned, strict=True)}
     found = _correlation([x.mean for x in few], [x.mean for x in tuned])
-    table = Table(title="accuracy on digits 0 to 4", columns=["few-shot", "fine-tuned"], rows=rows)
+    table = Table(
+        title="accuracy on digits 0 to 4",
+        columns=["few-shot", "fine-tuned"],
+        rows=rows,
+        over="choice",
+    )
     chart = Chart(
         title="accuracy after fine-tuning",
         x_label="few-shot accuracy",

@@ -1,7 +1,7 @@
 """G0: what every training here must be able to do, before anything is compared."""
 
 from pipelines.replication.findings import Claim, Findings, Table, cell
-from pipelines.replication.study import Study, settings
+from pipelines.replication.study import Study, settings, slug
 from pipelines.replication.units import Training
 
 _FEW = settings(
@@ -42,7 +42,7 @@ _GATES = {
 
 def _run(lab):
     units = [
-        Training(name=f"gates/{name.replace(' ', '_').replace(',', '')}", experiment=experiment)
+        Training(name=f"gates/{slug(name)}", experiment=experiment)
         for name, (experiment, _) in _GATES.items()
     ]
     results = lab.results(units)

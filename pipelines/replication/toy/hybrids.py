@@ -3,7 +3,7 @@
 from pipelines.config import override
 from pipelines.replication.findings import Claim, Findings, Table, points
 from pipelines.replication.study import Study, accuracies, at_rates, picked_rates, rates_text
-from pipelines.replication.toy.shapes import HELD_OUT, TESTED, VIT
+from pipelines.replication.toy.shapes import CHOOSING, TESTING, VIT
 
 _SEEDS = (0, 1, 2)
 _RATES = (5e-4, 1e-3, 2e-3)
@@ -25,14 +25,14 @@ ARMS = {
 
 
 def _run(lab):
-    rates = picked_rates(lab, "hybrids", ARMS, _RATES, HELD_OUT)
-    cells = accuracies(lab, at_rates("hybrids", ARMS, rates, TESTED, _SEEDS))
+    rates = picked_rates(lab, "hybrids", ARMS, _RATES, CHOOSING)
+    cells = accuracies(lab, at_rates("hybrids", ARMS, rates, TESTING, _SEEDS))
     rows = {arm: [each] for arm, each in cells.items()}
     table = Table(title="test accuracy", columns=["accuracy"], rows=rows, reference="ViT")
     found = table.difference("hybrid", 0)
     return Findings(
         [table],
-        [Claim("the hybrid is ahead", found.shows and found.mean > 0, points(found))],
+        [Claim("the hybrid is ahead", found.is_above, points(found))],
         [rates_text(rates)],
     )
 

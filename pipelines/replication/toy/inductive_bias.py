@@ -1,11 +1,23 @@
 """E9: inductive biases, on the models of E3 (section 3.1)."""
 
+import statistics
+
 from pipelines.replication import image_changes
-from pipelines.replication.findings import Cell, Claim, Findings, Reading, Table, difference, points
+from pipelines.replication.findings import (
+    Claim,
+    Findings,
+    Table,
+    cell,
+    difference,
+    paired,
+    points,
+)
 from pipelines.replication.measurements import ChangedImages
 from pipelines.replication.study import Study
 from pipelines.replication.toy import data_size
 
+# Eight kinds of shapes.
+_CHANCE = 1 / 8
 # Of the claims: the middle of each scale.
 _SHIFT, _SHUFFLE = image_changes.SHIFTS[3], image_changes.SHUFFLES[1]
 
@@ -54,15 +66,7 @@ def _cells(lab, units):
         ChangedImages(of=unit, data=unit.experiment.data.name, test_split="test") for unit in units
     ]
     results = lab.results(tests)
-    return {
-        name: Cell(
-            tuple(
-                Reading(test.folder, name, result[name])
-                for test, result in zip(tests, results, strict=True)
-            )
-        )
-        for name in results[0]
-    }
+    return {name: cell(tests, results, name) for name in results[0]}
 
 
 def _table(title, rows, changes, reference="ViT", curve=None):
@@ -82,17 +86,20 @@ def _column(change):
 def _claims(cells):
     vit, bit = cells["ViT"], cells["BiT"]
     agreement = difference(bit[str(_SHIFT)], vit[str(_SHIFT)])
-    kept = {arm: each[str(_SHUFFLE)].mean - each["accuracy"].mean for arm, each in cells.items()}
+    kept = {arm: _kept(each) for arm, each in cells.items()}
+    shuffled = paired(kept["ViT"], kept["BiT"])
     claims = [
         Claim(
             f"BiT is more consistent under shifts by {_SHIFT.pixels} pixels",
-            agreement.mean > 0,
+            agreement.is_above,
             points(agreement),
         ),
         Claim(
-            f"ViT loses less when squares of {_SHUFFLE.side} pixels are shuffled",
-            kept["ViT"] > kept["BiT"],
-            ", ".join(f"{arm} {100 * lost:+.1f} points" for arm, lost in kept.items()),
+            f"ViT keeps more of its accuracy above chance when squares of {_SHUFFLE.side} pixels "
+            "are shuffled",
+            shuffled.is_above,
+            ", ".join(f"{arm} {statistics.fmean(each):.1%}" for arm, each in kept.items())
+            + f"; {points(shuffled)}",
         ),
     ]
     for kind, changes in image_changes.CORRUPTIONS.items():
@@ -103,6 +110,12 @@ def _claims(cells):
         numbers = ", ".join(f"{arm} {100 * each:+.1f} points" for arm, each in lost.items())
         claims.append(Claim(f"what {kind} costs, mean of three strengths", None, numbers))
     return claims
+
+
+def _kept(cells):
+    """For each model, the part of its accuracy above chance that shuffling leaves."""
+    pairs = zip(cells[str(_SHUFFLE)].values, cells["accuracy"].values, strict=True)
+    return [(shuffled - _CHANCE) / (whole - _CHANCE) for shuffled, whole in pairs]
 
 
 INDUCTIVE_BIAS = Study(

@@ -3,7 +3,7 @@
 from pipelines.config import override
 from pipelines.replication.findings import Claim, Findings, Table, points
 from pipelines.replication.study import Study, accuracies, at_rates, picked_rates, rates_text
-from pipelines.replication.toy.shapes import BIT, HELD_OUT, TESTED
+from pipelines.replication.toy.shapes import BIT, CHOOSING, TESTING
 
 _SEEDS = (0, 1)
 _STEPS = "train.steps=600"
@@ -18,8 +18,8 @@ _RATES = {"SGD": (0.01, 0.03, 0.1), "Adam": (5e-4, 1e-3, 2e-3)}
 def _run(lab):
     rates = {}
     for arm, base in _ARMS.items():
-        rates |= picked_rates(lab, "optimizers", {arm: base}, _RATES[arm], HELD_OUT)
-    cells = accuracies(lab, at_rates("optimizers", _ARMS, rates, TESTED, _SEEDS))
+        rates |= picked_rates(lab, "optimizers", {arm: base}, _RATES[arm], CHOOSING)
+    cells = accuracies(lab, at_rates("optimizers", _ARMS, rates, TESTING, _SEEDS))
     rows = {arm: [each] for arm, each in cells.items()}
     table = Table(title="test accuracy", columns=["accuracy"], rows=rows, reference="SGD")
     return Findings(

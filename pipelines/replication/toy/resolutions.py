@@ -53,7 +53,7 @@ def _run(lab):
     found = table.difference(high, 0)
     return Findings(
         [table],
-        [Claim("the higher resolution is better", found.shows and found.mean > 0, points(found))],
+        [Claim("the higher resolution is better", found.is_above, points(found))],
         [rates_text(best)],
     )
 

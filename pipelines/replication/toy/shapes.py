@@ -16,5 +16,5 @@ VIT = override(SHAPES, ["model.patch_size=4", "model.classifier=gap", "model.dro
 BIT = override(SHAPES, ["model.name=BiT-R50x1", "model.stage_depths=(2,3,2)", "model.width=0.5"])
 # Of 16,000 training images. The test split has 1,600.
 IMAGES = "train[:4000]"
-HELD_OUT = (f"data.train_split={IMAGES}", "data.eval_split=validation")
-TESTED = (f"data.train_split={IMAGES}", "data.eval_split=test")
+CHOOSING = (f"data.train_split={IMAGES}", "data.eval_split=validation")
+TESTING = (f"data.train_split={IMAGES}", "data.eval_split=test")

@@ -154,6 +154,8 @@ def note_resize(preprocessing, exact, notes):
         notes.append("the layout has Pillow's box filter instead of the mean over an area")
     elif not preprocessing.antialias:
         notes.append("the layout resizes with antialiasing")
+    if preprocessing.exif == "apply":
+        notes.append("the layout does not say that photos are turned by their EXIF orientation")
     if preprocessing.resize not in exact:
         notes.append(
             f"the layout does not have resize={preprocessing.resize!r}: its crop can differ by a "
