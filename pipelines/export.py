@@ -126,9 +126,9 @@ def _check_flags(values):
             + ("; --quantize makes them smaller." if values.format == "litert" else ".")
         )
     for name in ("experiment", "config", "set"):
-        if values.quantize == "none" and values[name].present:
+        if values.quantize != "int8" and values[name].present:
             raise UserError(
-                f"--{name} has no effect: only quantized exports read images. Leave it out."
+                f"--{name} has no effect: only --quantize=int8 reads training images. Leave it out."
             )
 
 
@@ -142,7 +142,7 @@ def _export_file(values, source, output):
     loaded = source.open_model(Opening("float32"))
     images = labeled = None
     if values.quantize == "int8":
-        images = samples.calibration_images(data, loaded.preprocessing)
+        images = samples.calibration_images(data, loaded.preprocessing, values.batch)
     if data is not None and data.name == "digits" and loaded.model.config.num_classes == 10:
         labeled = samples.labeled_digits(loaded.preprocessing)
     return export.export_file(

@@ -69,7 +69,7 @@ def main(values, arguments):
         output.check()
     source = _data(values, arguments, path)
     taken = images.from_paths(arguments) if source is None else images.from_source(source)
-    classify, labels = find_classifier(path, weights, values.labels, request.opening(values))()
+    classify, labels = find_classifier(path, weights, values.labels, request.opening(values))
     if output is None:
         _print(values, taken, classify, labels)
     else:

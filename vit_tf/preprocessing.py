@@ -244,6 +244,10 @@ class Preprocessing:
             return pixels if pixels.dtype == tf.uint8 else resizing.to_uint8(pixels)
         return resizing.to_model_range(pixels, self.mean, self.std)
 
+    def without_normalization(self) -> "Preprocessing":
+        """The same, but values stay 0 .. 255: for what normalizes them itself."""
+        return dataclasses.replace(self, mean=(0.0, 0.0, 0.0), std=(1 / 255, 1 / 255, 1 / 255))
+
     def to_dict(self):
         """Returns the fields as a dictionary that JSON can hold; `from_dict` reads it back.
 

@@ -2,14 +2,16 @@
 
 `FILE.partial` is a folder beside the file, with one writer:
 
-    state.json     what is predicted, and how many images are done
+    state.json     what is predicted, and the number of images of each part
     part-...       the lines of consecutive images, named after the index of the first
 
 A part is written every few seconds, at the end of a shard and at a signal, then the state: parts
-that it does not count are written again. Batches begin at the same images in every call, so the
-bytes do not depend on interruptions. At the end the parts are joined.
+that it does not count, or that are gone, are written again. Batches begin at the same images in
+every call, so the bytes do not depend on interruptions. At the end the parts are joined.
 """
 
+import bisect
+import contextlib
 import hashlib
 import itertools
 import json
@@ -85,11 +87,13 @@ class Output(NamedTuple):
             UserError: if the format is unknown, or a file is there and is not to be replaced.
         """
         formats.suffix(self.path)
-        is_joining = _read_state(self.partial).get("joining", False)
+        _check_folder(self.partial)
+        state = None if self.overwrite else _read_state(self.partial)
+        may_exist = self.overwrite or (state is not None and state["joining"])
         for path in self.paths:
             if storage.is_folder(path):
                 raise UserError(f"--output {path} is a folder. Name a file.")
-            if storage.exists(path) and not (self.overwrite or is_joining):
+            if storage.exists(path) and not may_exist:
                 raise UserError(
                     f"--output {path} is already there. Choose another name, or replace it with "
                     "--overwrite."
@@ -118,7 +122,7 @@ def write(output, images, classify, labels, *, top, batch_size=results.BATCH_SIZ
     with only_writer(output.partial, "--output") as check_writer:
         output.check()
         parts = _Parts(output, request, check_writer)
-        if not parts.state["joining"]:
+        if not (parts.are_complete and parts.done == images.source.num_examples):
             top = min(top, len(labels))
             _write_parts(parts, output, images, classify, labels, top, batch_size)
         return parts.join(min(top, len(labels)), images.source.num_examples)
@@ -126,7 +130,7 @@ def write(output, images, classify, labels, *, top, batch_size=results.BATCH_SIZ
 
 def _write_parts(parts, output, images, classify, labels, top, batch_size):
     """Writes all parts that are missing."""
-    count, done = images.source.num_examples, parts.state["done"]
+    count, done = images.source.num_examples, parts.done
     if done:
         _log.info(f"going on with {output.partial}: {done:,} of {count:,} images are done")
     limits = _limits(count, output.shards)
@@ -159,70 +163,95 @@ class _Parts:
         request: what is predicted: name -> value that JSON can hold.
         check_writer: see `only_writer`.
 
-    Attributes:
-        state: content of `state.json`.
-
     Raises:
-        UserError: if the folder is something else, or holds parts of another request.
+        UserError: if the folder is something else, is damaged, or holds parts of another request.
     """
 
     def __init__(self, output, request, check_writer):
         self._output, self._check_writer = output, check_writer
-        new = {"request": request, "done": 0, "failed": 0, "first_error": "", "joining": False}
-        self.state = _read_state(output.partial) or new
-        if self.state.keys() != new.keys():
-            raise UserError(f"{output.partial}/{_STATE} is damaged. Delete {output.partial}.")
-        begun = self.state["request"]
-        if differing := [name for name in request if begun.get(name) != request[name]]:
-            if not output.overwrite:
-                raise UserError(
-                    f"{output.partial} holds the beginning of other predictions, with other "
-                    f"{', '.join(differing)}. Repeat that command to finish them, or start over "
-                    "with --overwrite."
-                )
-            self.state = new
+        self._state = self._begun(request) or {"request": request, "parts": [], "joining": False}
+        there = set(storage.list_names(output.partial))
+        whole = itertools.takewhile(there.__contains__, self._names())
+        self._state["parts"] = self._state["parts"][: sum(1 for _ in whole)]
         self._save()
-        for number in self._numbers():
-            if number >= self.state["done"]:
-                storage.remove(self._path(number))
+        for name in there.difference(self._names()):
+            if name.startswith(_PART):
+                storage.remove(storage.join(output.partial, name))
+
+    @property
+    def done(self) -> int:
+        """Number of images in all parts."""
+        return sum(part["count"] for part in self._state["parts"])
+
+    @property
+    def are_complete(self) -> bool:
+        """Whether nothing is left but to join them, of which some may be done."""
+        return self._state["joining"]
 
     def add(self, lines, found):
         """Writes the lines of the next results."""
         self._check_writer()
-        write_atomically(self._path(self.state["done"]), lambda file: file.write(lines))
         errors = [result["error"] for result in found if "error" in result]
-        self.state["done"] += len(found)
-        self.state["failed"] += len(errors)
-        self.state["first_error"] = self.state["first_error"] or next(iter(errors), "")
+        part = {"count": len(found), "failed": len(errors), "error": next(iter(errors), "")}
+        path = storage.join(self._output.partial, _part_name(self.done))
+        write_atomically(path, lambda file: file.write(lines))
+        self._state["parts"].append(part)
         self._save()
 
     def join(self, top, count) -> Written:
         """Makes the files of all parts, and deletes the folder."""
-        self.state["joining"] = True
+        self._state["joining"] = True
         self._save()
-        output, numbers = self._output, sorted(self._numbers())
+        output, names, starts = self._output, list(self._names()), list(self._starts())
         shards = zip(output.paths, itertools.pairwise(_limits(count, output.shards)), strict=True)
-        for path, (start, stop) in shards:
-            own = [self._path(number) for number in numbers if start <= number < stop]
+        for path, limits in shards:
+            first, end = (bisect.bisect_left(starts, limit) for limit in limits)
+            own = [storage.join(output.partial, name) for name in names[first:end]]
             self._check_writer()
             _join(path, formats.header(formats.suffix(path), top), own, output.partial)
-        written = Written(count, self.state["failed"], self.state["first_error"])
+        parts = self._state["parts"]
+        error = next((part["error"] for part in parts if part["error"]), "")
+        written = Written(count, sum(part["failed"] for part in parts), error)
         # First the state: without it, what a crash leaves counts for nothing.
         storage.remove(storage.join(output.partial, _STATE))
         storage.remove_folder(output.partial)
         return written
 
-    def _numbers(self):
-        names = storage.list_names(self._output.partial)
-        found = (name.removeprefix(_PART) for name in names if name.startswith(_PART))
-        return [int(number) for number in found if number.isdecimal()]
+    def _begun(self, request):
+        """The state of an earlier call; None without one, or if it is replaced."""
+        output = self._output
+        _check_folder(output.partial)
+        if output.overwrite:
+            with contextlib.suppress(UserError):
+                if (state := _read_state(output.partial)) and state["request"] == request:
+                    return state
+            return None
+        state = _read_state(output.partial)
+        if state is not None:
+            differing = [x for x in request if state["request"].get(x) != request[x]]
+            if differing:
+                raise UserError(
+                    f"{output.partial} holds the beginning of other predictions, with other "
+                    f"{', '.join(differing)}. Repeat that command to finish them, or start over "
+                    "with --overwrite."
+                )
+        return state
 
-    def _path(self, number):
-        return storage.join(self._output.partial, f"{_PART}{number:012}")
+    def _starts(self):
+        """The index of the first image of each part."""
+        counts = [part["count"] for part in self._state["parts"]]
+        return itertools.accumulate([0, *counts[:-1]]) if counts else []
+
+    def _names(self):
+        return map(_part_name, self._starts())
 
     def _save(self):
         self._check_writer()
-        write_json(storage.join(self._output.partial, _STATE), self.state)
+        write_json(storage.join(self._output.partial, _STATE), self._state)
+
+
+def _part_name(start):
+    return f"{_PART}{start:012}"
 
 
 def _join(path, header, parts, partial):
@@ -242,24 +271,42 @@ def _join(path, header, parts, partial):
     os.replace(whole, path)
 
 
-def _read_state(partial):
-    """The state of a folder; empty if it has none.
-
-    Raises:
-        UserError: if it is a folder of something else, or damaged.
-    """
+def _check_folder(partial):
+    """Raises `UserError` if a folder for unfinished results is something else."""
     if not storage.exists(partial):
-        return {}
-    path = storage.join(partial, _STATE)
-    if storage.is_folder(partial) and storage.exists(path):
-        return read_json(path)
+        return
     names = storage.list_names(partial) if storage.is_folder(partial) else [partial]
     if any(name not in LOCKS and not name.startswith((_STATE, _PART, _WHOLE)) for name in names):
         raise UserError(
             f"{partial} would hold unfinished results, but is something else. Move it away, or "
             "choose another --output."
         )
-    return {}
+
+
+def _read_state(partial):
+    """The state in a folder of unfinished results; None if it has none.
+
+    Raises:
+        UserError: if it is damaged.
+    """
+    path = storage.join(partial, _STATE)
+    if not storage.exists(path):
+        return None
+    state = read_json(path)
+    if not _is_state(state):
+        raise UserError(f"{path} is damaged. Delete {partial}, or start over with --overwrite.")
+    return state
+
+
+def _is_state(state):
+    kinds = {"request": dict, "parts": list, "joining": bool}
+    part_kinds = {"count": int, "failed": int, "error": str}
+    return _has(state, kinds) and all(_has(part, part_kinds) for part in state["parts"])
+
+
+def _has(value, kinds):
+    """Whether a value is a dictionary of just these names and types."""
+    return isinstance(value, dict) and kinds == {name: type(x) for name, x in value.items()}
 
 
 def _limits(count, shards):

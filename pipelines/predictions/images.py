@@ -5,9 +5,11 @@ import os
 from typing import NamedTuple
 
 import numpy as np
+import tensorflow as tf
 
+from pipelines.data.decoding import map_ignoring_errors
 from pipelines.data.sources.arrays import EncodedSource
-from pipelines.data.sources.files import Files, FileSource
+from pipelines.data.sources.files import Files, FileSource, read_if_named
 from pipelines.data.sources.source import DataSource
 from pipelines.errors import UserError
 from pipelines.serving.prediction import example_images, find_images
@@ -75,6 +77,11 @@ class _NamedFiles(FileSource):
     def path(self, example_id):
         """See `DataSource.path`: as it was named."""
         return self._names[example_id]
+
+    def _read_files(self, paths):
+        """See `FileSource._read_files`; what a store cannot give has zero bytes too."""
+        read = map_ignoring_errors(read_if_named, paths, [], tf.data.AUTOTUNE)
+        return read.map(lambda contents, _: contents)
 
     def manifest(self):
         """See `DataSource.manifest`; with the names, also of files that are not there."""

@@ -59,7 +59,8 @@ def _call_file(path, exchange, loader):
     runtimes = runpy.run_path(loader)
     begin = time.perf_counter()
     with open(path, "rb") as file:
-        run = runtimes["open_runtime"](runtimes["form_of"](path), file.read())
+        content = file.read()
+    run = runtimes["open_runtime"](runtimes["form_of"](path), content, os.cpu_count() or 1)
     load_seconds = time.perf_counter() - begin
     outputs = {}
     with np.load(os.path.join(exchange, "inputs.npz"), allow_pickle=False) as arrays:

@@ -1,6 +1,5 @@
 """Finds image files, and a function that classifies them with a model of any kind."""
 
-import functools
 import logging
 import os
 from typing import NamedTuple
@@ -58,7 +57,7 @@ def find_images(paths) -> list[Image]:
 
 
 def find_classifier(path, weights="final", label_file=None, opening=AS_TRAINED):
-    """Finds a model without reading it.
+    """Opens a model of any kind.
 
     Args:
         path: a SavedModel or its parent directory, or a path or name for `model_source.find`.
@@ -66,8 +65,8 @@ def find_classifier(path, weights="final", label_file=None, opening=AS_TRAINED):
         opening: see `StoredModel.open_model`.
 
     Returns:
-        A function without arguments that returns the result of `exported.open_classifier`. Two
-        threads may call its `classify` at the same time.
+        The result of `exported.open_classifier`. Two threads may call its `classify` at the same
+        time.
 
     Raises:
         UserError: if there is no model, or the weights of a SavedModel are to be packed.
@@ -75,14 +74,14 @@ def find_classifier(path, weights="final", label_file=None, opening=AS_TRAINED):
     exported = find_exported(path) if weights == "final" else None
     if exported is None:
         source = model_source.find(path, weights, label_file, runtime_files=True)
-        return functools.partial(_open_classifier, source, opening)
+        return _open_classifier(source, opening)
     if opening.packed:
         raise UserError(
             f"--fused is for models that are not exported, but {path} is a SavedModel. "
             "Leave --fused out: the form of the export decides."
         )
     labels = () if label_file is None else read_label_file(label_file)
-    return functools.partial(open_classifier, exported, labels)
+    return open_classifier(exported, labels)
 
 
 def _open_classifier(source, opening):

@@ -2,13 +2,13 @@
 
 import dataclasses
 import hashlib
-import os
 import typing
 
 import numpy as np
 import tensorflow as tf
 
 import vit_tf
+from pipelines.data.reading import cores
 from pipelines.errors import RunError, UserError
 from pipelines.stored_models import runtimes
 from pipelines.stored_models.stored_model import AS_TRAINED, StoredConfig, StoredModel
@@ -101,7 +101,7 @@ class RuntimeFile(StoredModel):
                 f"differ. {_ADVICE}"
             )
         try:
-            run = runtimes.open_runtime(form, content, threads=os.cpu_count() or 1)
+            run = runtimes.open_runtime(form, content, threads=cores())
         except ImportError as error:
             raise UserError(
                 f"{self.name} needs {PACKAGES[form]}, which cannot be imported ({error}). Install "
@@ -109,11 +109,8 @@ class RuntimeFile(StoredModel):
             ) from None
         except Exception as error:  # The runtimes raise many types.
             raise UserError(f"{self.path} cannot be loaded: {error}. {_ADVICE}") from None
-        # The file itself maps 0 .. 255 to the range of the model. With this mean and deviation, the
-        # pixels stay as they are.
-        prepared = dataclasses.replace(
-            self._preprocessing(), mean=(0.0, 0.0, 0.0), std=(1 / 255, 1 / 255, 1 / 255)
-        )
+        # The file itself maps 0 .. 255 to the range of the model.
+        prepared = self._preprocessing().without_normalization()
         return vit_tf.LoadedModel(RuntimeModel(self.name, config, run), prepared, self._classes())
 
     def _values(self):

@@ -131,14 +131,12 @@ class FileSource(DataSource):
 
     def load(self, location):
         """See `DataSource.load`; an empty path becomes an image of zero bytes."""
+        return load_in_groups(location["path"], self._read_files, location["label"])
 
-        def read(paths):
-            files = tf.data.Dataset.from_tensor_slices(paths).map(
-                lambda path: tf.cond(path == "", lambda: "", lambda: tf.io.read_file(path))
-            )
-            return files.batch(tf.size(paths, tf.int64))
-
-        return load_in_groups(location["path"], read, location["label"])
+    def _read_files(self, paths):
+        """Returns the dataset whose only element has the contents of files, string `[n]`."""
+        files = tf.data.Dataset.from_tensor_slices(paths).map(read_if_named)
+        return files.batch(tf.size(paths, tf.int64))
 
     def _read_stored(self, indices):
         """See `DataSource._read_stored`."""
@@ -259,6 +257,11 @@ def _for_each(function, paths):
     with futures.ThreadPoolExecutor(READERS) as readers:
         values = list(readers.map(lambda chunk: [function(paths[i]) for i in chunk], chunks))
     return [value for chunk in values for value in chunk]
+
+
+def read_if_named(path):
+    """The content of a file as a scalar string tensor; empty if its path is empty."""
+    return tf.cond(path == "", lambda: "", lambda: tf.io.read_file(path))
 
 
 def _is_usable(path):

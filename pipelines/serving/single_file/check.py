@@ -15,7 +15,7 @@ from vit_tf.analysis.relative_difference import relative_difference
 
 # Images of random pixels in the check: of the model's size, and of another one.
 _OWN, _OTHER = 4, 2
-# Images in a call of the model.
+# Images in a call.
 _BATCH = 50
 
 
@@ -49,7 +49,10 @@ def check_file(path, loaded, images=None, labels=None) -> FileCheck:
             not finite.
     """
     name = os.path.basename(path)
-    calls = list(_random_images(loaded.preprocessing)) if images is None else [images]
+    if images is None:
+        calls = list(_random_images(loaded.preprocessing))
+    else:
+        calls = [images[start : start + _BATCH] for start in range(0, len(images), _BATCH)]
     try:
         answers, _ = clean_process.call_signatures(
             path, [(None, images) for images in calls], loader=runtimes.__file__
@@ -70,8 +73,8 @@ def check_file(path, loaded, images=None, labels=None) -> FileCheck:
     )
     if labels is None:
         return FileCheck(difference)
-    found = [x.argmax(axis=1) == labels for x in (answers[0]["logits"], expected[0])]
-    return FileCheck(difference, *(float(x.mean()) for x in found))
+    found = (np.concatenate(x) for x in ([answer["logits"] for answer in answers], expected))
+    return FileCheck(difference, *(float((x.argmax(axis=1) == labels).mean()) for x in found))
 
 
 def _random_images(preprocessing):
@@ -88,12 +91,7 @@ def _random_images(preprocessing):
 def _logits(loaded, images):
     """The model's logits for images, a float32 array."""
     model, preprocessing, _ = loaded
-    found = []
     # On the CPU, like the other process: GPUs round float32 products to 10 bits by default.
     with custom_ops.implementation("reference"), tf.device("CPU:0"):
-        for start in range(0, len(images), _BATCH):
-            pixels = images[start : start + _BATCH]
-            if resizes_inside(preprocessing):
-                pixels = preprocessing.resized(pixels)
-            found.append(model(preprocessing.normalized(pixels), training=False).numpy())
-    return np.concatenate(found)
+        pixels = preprocessing.resized(images) if resizes_inside(preprocessing) else images
+        return model(preprocessing.normalized(pixels), training=False).numpy()

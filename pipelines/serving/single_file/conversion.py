@@ -27,8 +27,8 @@ _UNCONVERTED = re.compile(r"\btf\.(\w+) op\b|'tf\.(\w+)'")
 def resizes_inside(preprocessing) -> bool:
     """Whether the files resize images themselves.
 
-    Both formats have a bilinear resize of the whole image without antialiasing. The other filters
-    and the central crops are ops that they do not have.
+    Both converters write a bilinear resize of the whole image without antialiasing. The other
+    filters and the central crops are not converted.
     """
     return (preprocessing.resize, preprocessing.interpolation, preprocessing.antialias) == (
         "direct",

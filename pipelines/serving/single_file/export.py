@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import hashlib
-import importlib.metadata
+import importlib
 import importlib.util
 import json
 import os
@@ -29,6 +29,10 @@ _PACKAGES = {
     "litert": {"ai-edge-litert": "ai_edge_litert"},
     "onnx": {"tf2onnx": "tf2onnx", "onnx": "onnx", "onnxruntime": "onnxruntime"},
 }
+
+
+# Part of the test images that a quantized file may get wrong and the model right.
+_MOST_LOST = 0.01
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +122,8 @@ def export_file(
 
     Raises:
         UserError: if the model cannot be exported or converted, or the output cannot be written.
-        RunError: if the outputs of file and model differ. No files are left.
+        RunError: if the outputs of file and model differ, or a quantized file loses more than a
+            point of accuracy on `labeled`. No files are left.
     """
     check_output(output, form, overwrite)
     model, preprocessing, classes = loaded
@@ -161,20 +166,27 @@ def export_file(
             float_size = len(content)
             content = convert(quantize, _batches(samples, batch))
             found = checked(content, *(labeled or [samples]))
+            _check_accuracy(found, quantize)
     described = _describe(loaded, form, quantize, function, content, found)
     _write(output, path, content, described)
     return FileReport(path, len(content), float_size, found, tolerance)
 
 
+def _check_accuracy(found, quantize):
+    """Raises `RunError` if a quantized file loses more accuracy than it may, where it is known."""
+    if found.accuracy is not None and found.accuracy < found.model_accuracy - _MOST_LOST:
+        raise RunError(
+            f"With --quantize={quantize}, {found.accuracy:.2%} of the test images are right, with "
+            f"the model {found.model_accuracy:.2%}: more than a point is lost. Use another "
+            "--quantize" + ("; were the images those of training?" if quantize == "int8" else ".")
+        )
+
+
 def _batches(samples, batch):
     """Batches `[B, h, w, 3]` of the samples, as the file reads them."""
-    size = batch or 1
-    if samples is not None and len(samples) < size:
-        raise UserError(
-            f"--batch={batch} needs as many images for int8, but the data have {len(samples)}."
-        )
     if samples is None:
         return None
+    size = batch or 1
     return [samples[i : i + size] for i in range(0, len(samples) - size + 1, size)]
 
 
@@ -188,7 +200,7 @@ def _describe(loaded, form, quantize, function, content, check):
     # The call itself turns no image: that is part of decoding.
     outside = ["decode to RGB"] + ["turn by EXIF orientation"] * (preprocessing.exif == "apply")
     versions = {"vit_tf": vit_tf.__version__, "tensorflow": tf.__version__}
-    versions |= {name: importlib.metadata.version(name) for name in _PACKAGES[form]}
+    versions |= {name: _version(module) for name, module in _PACKAGES[form].items()}
     if form == "onnx":
         versions["opset"] = conversion.OPSET
     return {
@@ -213,6 +225,11 @@ def _describe(loaded, form, quantize, function, content, check):
         "difference": check.difference,
         "versions": versions,
     }
+
+
+def _version(module):
+    """The version of a module, whose distribution may have another name, as that for GPUs."""
+    return getattr(importlib.import_module(module), "__version__", "unknown")
 
 
 def _write(output, path, content, described):

@@ -1,7 +1,5 @@
 """Images with which an export is quantized and measured."""
 
-import dataclasses
-
 import numpy as np
 
 from pipelines.data import pipeline
@@ -14,30 +12,38 @@ from vit_tf.images.decoding import decode_image
 CALIBRATION_IMAGES = 200
 
 
-def calibration_images(data, preprocessing, count=CALIBRATION_IMAGES):
+def calibration_images(data, preprocessing, batch=None):
     """Images of the training split, spread evenly over it, as a file reads them.
 
     Args:
         data: `config.data.Data`.
         preprocessing: the model's `vit_tf.Preprocessing`.
-        count: the most images.
+        batch: number of images in each call of the file; None: any.
 
     Returns:
         float32 `[N, h, w, 3]`, values 0 .. 255.
 
     Raises:
         DataError, MissingDataError: if the data set cannot be read.
+        UserError: if there are fewer images than in one call.
     """
     data = choose_splits(data, evaluation=False)
     source = open_source(data.name, data.train_split, data.data_dir, data.label)
     # Pixels stay 0 .. 255: the file normalizes them.
-    as_pixels = dataclasses.replace(preprocessing, mean=(0.0,) * 3, std=(1 / 255,) * 3)
     batches = pipeline.eval_dataset(
-        source, batch_size=1, preprocessing=as_pixels, skips_bad_images=True, max_batches=count
+        source,
+        batch_size=1,
+        preprocessing=preprocessing.without_normalization(),
+        skips_bad_images=True,
+        max_batches=max(CALIBRATION_IMAGES, batch or 1),
     )
     found = [batch["image"].numpy() for batch in batches if batch["weight"].numpy().all()]
     if not found:
         raise UserError(f"None of the images of {source} can be read. Is it the right data set?")
+    if len(found) < (batch or 1):
+        raise UserError(
+            f"--batch={batch} with int8 needs as many images, but {source} has {len(found)}."
+        )
     return np.concatenate(found)
 
 

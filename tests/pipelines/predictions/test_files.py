@@ -138,7 +138,8 @@ def test_an_interrupted_call_goes_on(tmp_path, whole, shards, fails_at, done):
         write(output.path, Classify(fails_at), shards)
     assert os.listdir(tmp_path) == ["f.csv.partial"]
     # A part that the state does not count, as after a crash between the two.
-    assert files._read_state(output.partial)["done"] == done
+    state = files._read_state(output.partial)
+    assert sum(part["count"] for part in state["parts"]) == done
     (tmp_path / "f.csv.partial" / f"part-{done:012}").write_bytes(b"torn")
     written = write(output.path, second, shards)
     assert (written.count, written.failed) == (100, 14)
@@ -232,14 +233,37 @@ def test_what_is_there_is_kept(tmp_path, whole):
     (tmp_path / "i.csv.partial").touch()
     with pytest.raises(UserError, match="i.csv.partial would hold unfinished results, but is"):
         Output(str(tmp_path / "i.csv")).check()
-    for text in ("{}", '{"done": 1}', "["):
-        (tmp_path / "k.csv.partial").mkdir(exist_ok=True)
+    parts = '{"request": {}, "joining": false, "parts": '
+    for text in ("{}", "[", parts + "7}", parts + '[{"count": "x", "failed": 0, "error": ""}]}'):
+        (tmp_path / "k.csv.partial").mkdir()
         (tmp_path / "k.csv.partial" / "state.json").write_text(text)
-        if text == "{}":
-            write(tmp_path / "k.csv", overwrite=True)
-            continue
         with pytest.raises(UserError, match="state.json"):
-            write(tmp_path / "k.csv", overwrite=True)
+            write(tmp_path / "k.csv")
+        write(tmp_path / "k.csv", overwrite=True)
+        (tmp_path / "k.csv").unlink()
+
+
+def test_a_part_that_is_gone_is_written_again(tmp_path, whole):
+    path, again = tmp_path / "f.csv", Classify()
+    with pytest.raises(KeyboardInterrupt):
+        write(path, Classify(60))
+    (tmp_path / "f.csv.partial" / f"part-{16:012}").unlink()
+    assert write(path, again).count == 100
+    assert sum(again.sizes[1:]) == 100 - 16
+    assert [path.read_bytes()] == whole(".csv", 1)
+
+
+def test_an_object_that_is_gone_has_a_reason():
+    """It was there when the images were named; the others get their results."""
+    urls = [f"ram://predictions/{name}.png" for name in "abc"]
+    for url in urls:
+        with tf.io.gfile.GFile(url, "wb") as file:
+            file.write(b"an image")
+    named = images.from_paths(urls)
+    tf.io.gfile.remove(urls[1])
+    ((a, b, c),) = results.in_batches(named, Classify(), NAMES, top=1)
+    assert "top" in a and "top" in c and [x["path"] for x in (a, b, c)] == urls
+    assert f"Cannot decode {urls[1]}" in b["error"]
 
 
 def test_one_process_writes(tmp_path):

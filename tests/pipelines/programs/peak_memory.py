@@ -37,7 +37,7 @@ def name_bad_images(source):
 
 
 def predict(path):
-    classify, labels = find_classifier("shipped")()
+    classify, labels = find_classifier("shipped")
     named = from_paths([str(path)])
     assert len(list(in_batches(named, classify, labels, top=1))) == 1
 

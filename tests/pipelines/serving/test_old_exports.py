@@ -25,7 +25,7 @@ def stored(tmp_path_factory):
 def test_an_old_export_is_served(stored, form):
     folder, arrays = stored
     # Also loads the library of this version, which the fused form needs.
-    classify, labels = prediction.find_classifier(folder / form)()
+    classify, labels = prediction.find_classifier(folder / form)
     assert labels == list(LABELS)
     png = tf.io.encode_png(arrays["images"][0]).numpy()
     exponents = np.exp(arrays["logits"] - arrays["logits"].max())

@@ -18,7 +18,7 @@ from tests.vit_tf import tiny
 
 @pytest.fixture(scope="module")
 def classifier(models):
-    return prediction.find_classifier(models[2]["npz"])()
+    return prediction.find_classifier(models[2]["npz"])
 
 
 @pytest.fixture

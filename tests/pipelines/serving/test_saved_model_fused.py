@@ -74,7 +74,7 @@ def test_other_packed_weights_are_not_loaded(exported, tmp_path, attribute, valu
     with pytest.raises(ValueError, match=text):
         tf.saved_model.load(folder)
     with pytest.raises(UserError, match=f"{text}.*export the model again"):
-        prediction.find_classifier(tmp_path)()
+        prediction.find_classifier(tmp_path)
 
 
 STEM = {"stem": {"width": 0.5, "stage_depths": (1,)}, "image_size": 32, "patch_size": 2}
@@ -187,7 +187,7 @@ def test_prediction_reads_it(exported, tmp_path):
     (tmp_path / "fused" / "assets.extra" / "load_ops.py").write_text("raise SystemExit(3)")
     library = tmp_path / "fused" / "assets.extra" / "_vit_ops.so"
     data, image = encoded.every_format()[0]
-    classify, labels = prediction.find_classifier(tmp_path)()
+    classify, labels = prediction.find_classifier(tmp_path)
     outputs = classify(tf.constant([data]))
     assert labels == list(LABELS)
     expected = CLASSES.to_probabilities(model(preprocessing(image)[None]))

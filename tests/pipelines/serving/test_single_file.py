@@ -1,5 +1,6 @@
 """LiteRT and ONNX files: the outputs of the model, without TensorFlow; errors leave no files."""
 
+import dataclasses
 import json
 import os
 
@@ -8,14 +9,18 @@ import pytest
 import tensorflow as tf
 
 import vit_tf
+from pipelines.config.data import Data
 from pipelines.errors import RunError, UserError
-from pipelines.serving import clean_process, clean_process_main
+from pipelines.serving import clean_process, clean_process_main, saved_model
 from pipelines.serving.parity import tolerance_of
-from pipelines.serving.single_file import conversion, export
+from pipelines.serving.prediction import find_classifier
+from pipelines.serving.single_file import check, conversion, export, samples
 from pipelines.stored_models import model_source, runtimes
-from tests.pipelines import encoded
+from tests.pipelines import encoded, hostile
 from tests.pipelines.process import assert_user_error
+from tests.pipelines.serving import exports
 from tests.vit_tf import tiny
+from vit_tf.images.decoding import decode_image
 
 DIGITS = vit_tf.Classes(labels=tuple("0123456789"))
 FORMS = ("litert", "onnx")
@@ -218,13 +223,69 @@ def test_spoiled_files(exported, tmp_path, name, message):
         (["--format=onnx", "--max_pixels=9"], "--max_pixels is for SavedModels"),
         (["--format=onnx", "--quantize=int8"], "--quantize=int8 is for --format=litert"),
         (["--format=onnx", "--precision=bfloat16"], "--precision=bfloat16 is for SavedModels"),
-        (["--format=litert", "--set", "data.name=shapes"], "--set has no effect: only quantized"),
-        (["--experiment=digits"], "--experiment has no effect: only quantized"),
+        (
+            ["--format=litert", "--set", "data.name=shapes"],
+            "--set has no effect: only --quantize=int8",
+        ),
+        (["--experiment=digits"], "--experiment has no effect: only --quantize=int8"),
         (["--format=onnx", "--batch=0"], "--batch"),
     ],
 )
 def test_flags_without_a_meaning(command, flags, message):
     assert_user_error(command("export", *flags), message)
+
+
+def test_images_of_calibration():
+    """As many as a call needs, which are those of training."""
+    rule = vit_tf.Preprocessing(image_size=(8, 8))
+    data = Data(name="digits")
+    for batch, count in ((None, 200), (7, 200), (230, 230)):
+        images = samples.calibration_images(data, rule, batch)
+        assert images.shape == (count, 8, 8, 3) and images.max() > 200 and images.min() >= 0
+    with pytest.raises(UserError, match="--batch=9999 with int8 needs as many images, but digits"):
+        samples.calibration_images(data, rule, 9999)
+
+
+def test_a_quantized_file_that_loses_too_much_is_not_written(tmp_path, monkeypatch):
+    found = iter([check.FileCheck(0.0), check.FileCheck(0.5, 0.9, 0.92)])
+    monkeypatch.setattr(export, "check_file", lambda *_: next(found))
+    loaded = load()
+    with pytest.raises(RunError, match="float16, 90.00% .* the model 92.00%: more than a point"):
+        export.export_file(
+            loaded, tmp_path, "litert", quantize="float16", labeled=(images_of(loaded, 2), [0, 1])
+        )
+    assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("size", [None, (14, 11)])
+def test_all_forms_answer_the_same_for_unusual_photos(tmp_path, monkeypatch, size):
+    """Sizes, alpha, gray, CMYK, 16 bit and orientation: files, the SavedModel and the weights."""
+    loaded = load(tiny.config(num_classes=10, image_size=size or (8, 8)), exif="apply")
+    vit_tf.save_npz(loaded.model, tmp_path / "model.npz", *loaded[1:])
+    with monkeypatch.context() as patch:
+        patch.setattr(clean_process, "call_signatures", exports.call_here)
+        saved_model.export(*loaded[:2], tmp_path, classes=loaded.classes)
+    paths = [export.export_file(loaded, tmp_path, form).path for form in FORMS]
+    paths += [tmp_path / "portable"]
+    photos = [
+        content for name, (_, content, _, _) in hostile.readable().items() if " x " not in name
+    ]
+    classify, labels = find_classifier(str(tmp_path / "model.npz"))
+    expected = classify(tf.constant(photos))
+    assert len(photos) >= 13 and expected["valid"].numpy().all()
+    sideways = hostile.readable()["EXIF"][1]
+    ignored = vit_tf.LoadedModel(
+        loaded.model, dataclasses.replace(loaded.preprocessing, exif="ignore"), loaded.classes
+    )
+    upright = ignored.preprocessing(decode_image(sideways))[None]
+    answer = expected["probabilities"][photos.index(sideways)]
+    stored = loaded.classes.to_probabilities(loaded.model(upright))[0]
+    assert np.abs(answer - stored).max() > 1e-3  # The orientation changes the answer.
+    for path in paths:
+        found, names = find_classifier(str(path))
+        assert names == labels
+        answers = found(tf.constant(photos))["probabilities"]
+        np.testing.assert_allclose(answers, expected["probabilities"], atol=1e-5)
 
 
 def test_int8_needs_images(exported, command, tmp_path):
