@@ -75,7 +75,6 @@ TF_HEADERS = [
     "tf/device_kernel.h",
     "tf/shape_function.h",
     "tf/tensorflow_types.h",
-    "tf/threads.h",
 ]
 
 # Compiled once.

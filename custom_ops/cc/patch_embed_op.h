@@ -11,37 +11,6 @@
 
 namespace vit {
 
-// The inputs prefix and position, each none or one, come after `first` other inputs.
-class OptionalTables {
- public:
-  template <class Attributes>
-  Status init(Attributes* attributes) {
-    int64_t prefix, position;
-    VIT_RETURN_IF_ERROR(attributes->get("num_prefix", &prefix));
-    VIT_RETURN_IF_ERROR(attributes->get("num_position", &position));
-    has_prefix_ = prefix == 1;
-    has_position_ = position == 1;
-    if (prefix <= 1 && position <= 1) return {};
-    return invalid("num_prefix and num_position must be 0 or 1. Received: ", prefix, " and ",
-                   position, ".");
-  }
-
-  int64_t count() const { return has_prefix_ + has_position_; }
-  // Adds the prefix to the number of tokens, and gets what is not known of the two sizes.
-  Status check(const Arrays& inputs, int first, ElementType type, int64_t* tokens,
-               int64_t* features) const;
-  // Null if there is none.
-  const Array* prefix(const Arrays& inputs, int first) const {
-    return has_prefix_ ? &inputs[first] : nullptr;
-  }
-  const Array* position(const Arrays& inputs, int first) const {
-    return has_position_ ? &inputs[first + has_prefix_] : nullptr;
-  }
-
- private:
-  bool has_prefix_, has_position_;
-};
-
 // Gets the dimensions of a table, whose last one is `features`; if this is not known, gets it too.
 inline Status get_table(const char* name, const Array& array, ElementType type, const char* layout,
                         Dims* dims, int64_t* features) {
@@ -71,19 +40,47 @@ inline Status count_tokens(int64_t prefix, int64_t patches, int64_t* count) {
                  " patches are more than 2^63 - 1 tokens.");
 }
 
-inline Status OptionalTables::check(const Arrays& inputs, int first, ElementType type,
-                                    int64_t* tokens, int64_t* features) const {
-  Dims rows = {0};
-  if (const Array* table = prefix(inputs, first)) {
-    VIT_RETURN_IF_ERROR(get_table("prefix", *table, type, "[T, D]", &rows, features));
+// The inputs prefix and position, each none or one, come after `first` other inputs.
+class OptionalTables {
+ public:
+  template <class Attributes>
+  Status init(Attributes* attributes) {
+    int64_t prefix, position;
+    VIT_RETURN_IF_ERROR(attributes->get("num_prefix", &prefix));
+    VIT_RETURN_IF_ERROR(attributes->get("num_position", &position));
+    has_prefix_ = prefix == 1;
+    has_position_ = position == 1;
+    if (prefix <= 1 && position <= 1) return {};
+    return invalid("num_prefix and num_position must be 0 or 1. Received: ", prefix, " and ",
+                   position, ".");
   }
-  VIT_RETURN_IF_ERROR(count_tokens(rows[0], *tokens, tokens));
-  if (const Array* table = position(inputs, first)) {
-    VIT_RETURN_IF_ERROR(get_position(*table, type, *tokens, &rows, features));
-    if (*tokens < 0) *tokens = rows[0];
+
+  int64_t count() const { return has_prefix_ + has_position_; }
+  // Adds the prefix to the number of tokens, and gets what is not known of the two sizes.
+  Status check(const Arrays& inputs, int first, ElementType type, int64_t* tokens,
+               int64_t* features) const {
+    Dims rows = {0};
+    if (const Array* table = prefix(inputs, first)) {
+      VIT_RETURN_IF_ERROR(get_table("prefix", *table, type, "[T, D]", &rows, features));
+    }
+    VIT_RETURN_IF_ERROR(count_tokens(rows[0], *tokens, tokens));
+    if (const Array* table = position(inputs, first)) {
+      VIT_RETURN_IF_ERROR(get_position(*table, type, *tokens, &rows, features));
+      if (*tokens < 0) *tokens = rows[0];
+    }
+    return {};
   }
-  return {};
-}
+  // Null if there is none.
+  const Array* prefix(const Arrays& inputs, int first) const {
+    return has_prefix_ ? &inputs[first] : nullptr;
+  }
+  const Array* position(const Arrays& inputs, int first) const {
+    return has_position_ ? &inputs[first + has_prefix_] : nullptr;
+  }
+
+ private:
+  bool has_prefix_, has_position_;
+};
 
 // The data of an optional input or output without elements is null.
 inline void* data_of(const Array* array) {

@@ -105,10 +105,10 @@ class Team::Work {
 };
 
 Team::Team(int64_t threads, std::function<void(std::function<void()>)> schedule,
-           Cancellation cancellation)
+           std::function<bool()> is_cancelled)
     : threads_(std::max<int64_t>(std::min(threads, core_count()), 1)),
       schedule_(std::move(schedule)),
-      cancellation_(cancellation) {}
+      is_cancelled_(std::move(is_cancelled)) {}
 
 ParallelFor Team::parallel_for() {
   return {[](void* team, int64_t total, int64_t cost, RangeBody body, void* argument) {
@@ -120,8 +120,8 @@ ParallelFor Team::parallel_for() {
           this,
           threads_,
           [](void* team) {
-            const Cancellation& cancellation = static_cast<Team*>(team)->cancellation_;
-            return cancellation.requested && cancellation.requested(cancellation.source);
+            const std::function<bool()>& is_cancelled = static_cast<Team*>(team)->is_cancelled_;
+            return is_cancelled && is_cancelled();
           },
           [](void* team, bool helps) { return static_cast<Team*>(team)->stays(helps); }};
 }

@@ -15,20 +15,15 @@
 
 namespace vit {
 
-// Whether a call has been cancelled; null if it cannot be.
-struct Cancellation {
-  bool (*requested)(void* source) = nullptr;
-  void* source = nullptr;
-};
-
 // The threads of one call. The calling thread may be one of the pool: it waits only for threads
 // that have started to help.
 class Team {
  public:
   // `threads`: the most threads that work on the call at the same time. `schedule` passes a task to
-  // a thread of the pool, which may start it at any time, also after the call.
+  // a thread of the pool, which may start it at any time, also after the call. `is_cancelled`:
+  // whether the call has been cancelled; null if it cannot be.
   Team(int64_t threads, std::function<void(std::function<void()>)> schedule,
-       Cancellation cancellation = {});
+       std::function<bool()> is_cancelled = nullptr);
 
   // For as long as the team exists, and for one call at a time.
   ParallelFor parallel_for();
@@ -42,7 +37,7 @@ class Team {
 
   const int64_t threads_;
   const std::function<void(std::function<void()>)> schedule_;
-  const Cancellation cancellation_;
+  const std::function<bool()> is_cancelled_;
   std::shared_ptr<Work> work_;
 };
 

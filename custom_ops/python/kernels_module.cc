@@ -4,27 +4,6 @@
 #include "custom_ops/cpu/isa.h"
 #include "custom_ops/python/numpy_ops.h"
 
-namespace vit {
-
-namespace {
-
-py::list available_isas() {
-  py::list names;
-  for (int i = 0; i < kIsaCount; ++i) {
-    if (isa_available(static_cast<Isa>(i))) names.append(isa_name(static_cast<Isa>(i)));
-  }
-  return names;
-}
-
-std::string isa() {
-  check_isa();
-  return isa_name(current_isa());
-}
-
-}  // namespace
-
-}  // namespace vit
-
 PYBIND11_MODULE(_vit_kernels, m) {
   namespace py = pybind11;
   using py::arg;
@@ -67,8 +46,13 @@ PYBIND11_MODULE(_vit_kernels, m) {
         "`prefix` is the number of prefix tokens.");
   m.def("extract_patches", &vit::extract, arg("images"), arg("patch_size"), py::kw_only(),
         arg("threads") = 0, "Returns the patches [B, N, P * P * C] of images [B, H, W, C].");
-  m.def("isa", &vit::isa,
-        "Returns the instruction set in use. VIT_ISA names one when the module is imported.");
+  m.def(
+      "isa",
+      [] {
+        vit::check_isa();
+        return vit::isa_name(vit::current_isa());
+      },
+      "Returns the instruction set in use. VIT_ISA names one when the module is imported.");
   m.def(
       "choose_isa",
       [](const std::string& name) {
@@ -77,6 +61,15 @@ PYBIND11_MODULE(_vit_kernels, m) {
         }
       },
       arg("name"), "Sets the instruction set of later calls; \"\" is the best one here.");
-  m.def("available_isas", &vit::available_isas,
-        "Returns the names of the instruction sets that can be used here.");
+  m.def(
+      "available_isas",
+      [] {
+        py::list names;
+        for (int i = 0; i < vit::kIsaCount; ++i) {
+          const auto isa = static_cast<vit::Isa>(i);
+          if (vit::isa_available(isa)) names.append(vit::isa_name(isa));
+        }
+        return names;
+      },
+      "Returns the names of the instruction sets that can be used here.");
 }

@@ -4,17 +4,42 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <functional>
 #include <memory>
 #include <type_traits>
+#include <utility>
 
 #include "custom_ops/cpu/attention/cpu_attention.h"
 #include "custom_ops/cpu/call_queue.h"
 #include "custom_ops/cpu/encoder/cpu_encoder.h"
 #include "custom_ops/cpu/patch_embed/cpu_patch_embed.h"
+#include "custom_ops/cpu/team.h"
 #include "custom_ops/tf/device_kernel.h"
-#include "custom_ops/tf/threads.h"
+#include "tensorflow/core/framework/cancellation.h"
+#include "tensorflow/core/util/work_sharder.h"
 
 namespace vit {
+
+// Whether the step that an op belongs to has been cancelled.
+inline bool is_cancelled(tensorflow::OpKernelContext* op) {
+  auto* const manager = op->cancellation_manager();
+  return manager && manager->IsCancelled();
+}
+
+// Passes tasks to the threads that the op may use.
+inline auto schedule_on_workers(tensorflow::OpKernelContext* op) {
+  auto* const workers = op->device()->tensorflow_cpu_worker_threads()->workers;
+  return [workers](std::function<void()> task) { workers->Schedule(std::move(task)); };
+}
+
+// tf.data limits the threads of an op by GetPerThreadMaxParallelism, by default to one.
+inline Team team_of(tensorflow::OpKernelContext* op) {
+  const int64_t threads =
+      std::min<int64_t>(op->device()->tensorflow_cpu_worker_threads()->num_threads,
+                        tensorflow::GetPerThreadMaxParallelism());
+  return Team(threads, schedule_on_workers(op), [op] { return is_cancelled(op); });
+}
 
 template <class Body>
 class QueuedKernel;

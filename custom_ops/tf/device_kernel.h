@@ -13,6 +13,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "custom_ops/cc/op_lists.h"
 #include "custom_ops/tf/tensorflow_types.h"
 #include "tensorflow/core/framework/kernel_def.pb.h"
@@ -59,6 +60,13 @@ class DeviceKernel : public tensorflow::OpKernel {
   Body body_;
 };
 
+// Whether a kernel of this op is registered for this kind of device.
+inline bool has_kernel(const std::string& op, const std::string& device) {
+  return absl::c_any_of(
+      tensorflow::GetRegisteredKernelsForOp(op).kernel(),
+      [&](const tensorflow::KernelDef& kernel) { return kernel.device_type() == device; });
+}
+
 // Whether no other copy of this library had kernels of this op for this kind of device. The
 // attention ops belong together, because the gradients and taps read the statistics of
 // VitAttention, and another copy may define them in another way. Each copy has its own map, because
@@ -67,12 +75,7 @@ inline bool is_first_copy(std::string op, const std::string& device) {
   if (op.rfind("VitAttention", 0) == 0) op = "VitAttention";
   static std::map<std::pair<std::string, std::string>, bool> known;
   const auto [entry, added] = known.try_emplace({op, device}, true);
-  if (added) {
-    const tensorflow::KernelList registered = tensorflow::GetRegisteredKernelsForOp(op);
-    for (const auto& kernel : registered.kernel()) {
-      if (kernel.device_type() == device) entry->second = false;
-    }
-  }
+  if (added) entry->second = !has_kernel(op, device);
   return entry->second;
 }
 

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "custom_ops/cc/op_lists.h"
+#include "custom_ops/tf/device_kernel.h"
 #include "custom_ops/tf/tensorflow_types.h"
 #include "tensorflow/compiler/tf2xla/type_util.h"
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
@@ -152,12 +153,6 @@ class XlaKernel : public tensorflow::XlaOpKernel {
 template <class Body>
 OpKernel* make_kernel(OpKernelConstruction* c) {
   return new XlaKernel<Body>(c);
-}
-
-bool has_kernel(const char* op, const std::string& device) {
-  return absl::c_any_of(
-      tensorflow::GetRegisteredKernelsForOp(op).kernel(),
-      [&](const tensorflow::KernelDef& kernel) { return kernel.device_type() == device; });
 }
 
 #ifdef VIT_CUDA

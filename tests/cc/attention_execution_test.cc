@@ -106,8 +106,9 @@ void test_scratch() {
       for_each_isa([&] {
         testing("scratch: %s %s, head size %lld", isa(), name(type), number(size));
         const auto bytes = [&](int64_t tokens) {
-          return vit::attention_forward_scratch(
-              {{type, vit::sequence_shape(1, tokens, 2, size), 1, nullptr, {}}, nullptr, nullptr});
+          const vit::AttentionForwardProblem problem = {
+              {type, vit::sequence_shape(1, tokens, 2, size), 1, nullptr, {}}, nullptr, nullptr};
+          return vit::attention_forward_kernel(problem).scratch_bytes(problem);
         };
         EXPECT(bytes(4000) - bytes(2000) <= 2 * (bytes(2000) - bytes(1000)) + 256,
                "scratch grows faster than the tokens: %lld, %lld, %lld", number(bytes(1000)),

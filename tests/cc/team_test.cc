@@ -42,14 +42,14 @@ struct Units {
   std::function<void()> unit;
 };
 
-vit::Team on(Pool& pool, int64_t threads, vit::Cancellation cancellation = {}) {
+vit::Team on(Pool& pool, int64_t threads, std::function<bool()> is_cancelled = nullptr) {
   const auto schedule = [&pool](std::function<void()> task) { pool.schedule(std::move(task)); };
-  return vit::Team(threads, schedule, cancellation);
+  return vit::Team(threads, schedule, std::move(is_cancelled));
 }
 
 void call(Pool& pool, int64_t threads, int64_t cost, Units& units,
-          vit::Cancellation cancellation = {}) {
-  vit::Team team = on(pool, threads, cancellation);
+          std::function<bool()> is_cancelled = nullptr) {
+  vit::Team team = on(pool, threads, std::move(is_cancelled));
   const vit::ParallelFor parallel_for = team.parallel_for();
   parallel_for.run(&team, static_cast<int64_t>(units.runs.size()), cost, Units::body, &units);
 }
@@ -116,9 +116,7 @@ void test_cancellation() {
     Units units(1000);
     std::atomic<int> done{0};
     units.unit = [&] { ++done; };
-    const vit::Cancellation after_ten = {
-        [](void* source) { return *static_cast<std::atomic<int>*>(source) >= 10; }, &done};
-    call(pool, threads + 1, kCostly, units, after_ten);
+    call(pool, threads + 1, kCostly, units, [&] { return done >= 10; });
     EXPECT(done >= 10 && done <= 12, "%d units have run", done.load());
   }
 }

@@ -26,10 +26,10 @@ struct Kernels {
   using E = Elements<S>;
   static AttentionKernels table() {
     return {Kernel<AttentionForwardProblem>::of<AttentionForward<S, E>>(),
-            Kernel<AttentionBackwardProblem>::of<AttentionBackward<S, E>>(),
-            Kernel<AttentionBackwardProblem>::of<AttentionKeyGradients<S, E>>(),
-            Kernel<AttentionBiasProblem>::of<AttentionBiasGradient<S, E>>(),
-            Kernel<AttentionBiasProblem>::of<AttentionBiasSums<S>>(),
+            Kernel<AttentionGroupedProblem>::of<AttentionBackward<S, E>>(),
+            Kernel<AttentionGroupedProblem>::of<AttentionKeyGradients<S, E>>(),
+            Kernel<AttentionGroupedProblem>::of<AttentionBiasGradient<S, E>>(),
+            Kernel<AttentionGroupedProblem>::of<AttentionBiasSums<S>>(),
             Kernel<AttentionTapsProblem>::of<AttentionTaps<S, E>>(),
             AttentionBackward<S, E>::group_bytes,
             AttentionBiasGradient<S, E>::group_bytes};

@@ -8,13 +8,10 @@
 
 namespace vit {
 
-// Where a kernel writes the sums of the groups that a gradient is split into, so that there are
-// units for many threads. Another kernel adds them, always in the same order. Null without groups:
-// the first kernel then writes the gradient.
-struct AttentionBackwardProblem : AttentionGradientProblem {
-  void* group_sums;
-};
-struct AttentionBiasProblem : AttentionGradientProblem {
+// A gradient that is split into groups, so that there are units for many threads.
+struct AttentionGroupedProblem : AttentionGradientProblem {
+  // Where a kernel writes the sums of the groups. Another kernel adds them, always in the same
+  // order. Null without groups: the first kernel then writes the gradient.
   void* group_sums;
 };
 
@@ -22,8 +19,7 @@ struct AttentionBiasProblem : AttentionGradientProblem {
 // be even.
 struct AttentionKernels {
   Kernel<AttentionForwardProblem> forward;
-  Kernel<AttentionBackwardProblem> backward, key_gradients;
-  Kernel<AttentionBiasProblem> bias_gradient, bias_sums;
+  Kernel<AttentionGroupedProblem> backward, key_gradients, bias_gradient, bias_sums;
   Kernel<AttentionTapsProblem> taps;
   // Bytes of group_sums; 0 without groups.
   int64_t (*backward_bytes)(const AttentionGradientProblem& problem);

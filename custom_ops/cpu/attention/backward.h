@@ -48,11 +48,11 @@ struct AttentionBackward {
     return QueryBlocks<T>(problem.shape, most < 1 ? 1 : most);
   }
 
-  static int64_t units(const AttentionBackwardProblem& problem) {
+  static int64_t units(const AttentionGroupedProblem& problem) {
     return lines_of(problem.shape) * blocks_of(problem).groups.count;
   }
 
-  static double unit_cycles(const AttentionBackwardProblem& problem) {
+  static double unit_cycles(const AttentionGroupedProblem& problem) {
     return line_cycles(problem.shape, 5) / static_cast<double>(blocks_of(problem).group_count());
   }
 
@@ -61,7 +61,7 @@ struct AttentionBackward {
     return groups == 1 ? 0 : lines_of(problem.shape) * groups * KeySums<T>::bytes(problem.shape);
   }
 
-  static int64_t scratch_bytes(const AttentionBackwardProblem& problem) {
+  static int64_t scratch_bytes(const AttentionGroupedProblem& problem) {
     const int64_t padded = round_up(problem.shape.head_size, kLanes<T>);
     return LogitGradients<S, E>::scratch_bytes(problem) +
            (problem.group_sums ? 0 : KeySums<T>::bytes(problem.shape)) +
@@ -70,7 +70,7 @@ struct AttentionBackward {
            (kPack > 1 ? Scratch::bytes<T>(problem.shape.tokens * problem.shape.head_size) : 0);
   }
 
-  static void run(const AttentionBackwardProblem& problem, int64_t begin, int64_t end,
+  static void run(const AttentionGroupedProblem& problem, int64_t begin, int64_t end,
                   void* memory) {
     const QueryBlocks<T> blocks = blocks_of(problem);
     const int64_t groups = blocks.groups.count;
@@ -117,22 +117,9 @@ struct AttentionBackward {
       sums.first_query = blocks.vectors.begin(first) * kLanes<T>;
       for (int64_t i = first; i < first + count; ++i) {
         const int64_t query = blocks.vectors.begin(i) * kLanes<T>;
-        switch (blocks.vectors.size(i)) {
-          case 1:
-            run_block<1>(problem, line, query, gradients, sums);
-            break;
-          case 2:
-            run_block<2>(problem, line, query, gradients, sums);
-            break;
-#if defined(__AVX512F__)
-          case 3:
-            run_block<3>(problem, line, query, gradients, sums);
-            break;
-          case 4:
-            run_block<4>(problem, line, query, gradients, sums);
-            break;
-#endif
-        }
+        with_vectors(blocks.vectors.size(i), [&](auto known) {
+          run_block<known.count>(problem, line, query, gradients, sums);
+        });
       }
       if (!problem.group_sums) write_key_gradients(problem, line, to, 0, tokens);
     }
@@ -238,26 +225,26 @@ struct AttentionKeyGradients {
   using T = Accumulator<S>;
   static constexpr int64_t kTokens = 64;
 
-  static int64_t groups_of(const AttentionBackwardProblem& problem) {
+  static int64_t groups_of(const AttentionGroupedProblem& problem) {
     return AttentionBackward<S, E>::blocks_of(problem).groups.count;
   }
 
-  static Blocking tokens_of(const AttentionBackwardProblem& problem) {
+  static Blocking tokens_of(const AttentionGroupedProblem& problem) {
     return Blocking(problem.shape.tokens, kTokens);
   }
 
-  static int64_t units(const AttentionBackwardProblem& problem) {
+  static int64_t units(const AttentionGroupedProblem& problem) {
     return lines_of(problem.shape) * tokens_of(problem).count;
   }
 
-  static double unit_cycles(const AttentionBackwardProblem& problem) {
+  static double unit_cycles(const AttentionGroupedProblem& problem) {
     const int64_t bytes = groups_of(problem) * KeySums<T>::bytes(problem.shape);
     return static_cast<double>(bytes / tokens_of(problem).count) / 16 + 100;
   }
 
-  static int64_t scratch_bytes(const AttentionBackwardProblem&) { return 0; }
+  static int64_t scratch_bytes(const AttentionGroupedProblem&) { return 0; }
 
-  static void run(const AttentionBackwardProblem& problem, int64_t begin, int64_t end, void*) {
+  static void run(const AttentionGroupedProblem& problem, int64_t begin, int64_t end, void*) {
     const int64_t groups = groups_of(problem);
     const Blocking tokens = tokens_of(problem);
     for (int64_t unit = begin; unit < end; ++unit) {

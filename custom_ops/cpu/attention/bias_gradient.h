@@ -98,12 +98,12 @@ template <class S, class E = Accumulator<S>>
 struct AttentionBiasGradient {
   using T = Accumulator<S>;
 
-  static int64_t units(const AttentionBiasProblem& problem) {
+  static int64_t units(const AttentionGroupedProblem& problem) {
     const BiasUnits<T> units(problem);
     return units.parts() * units.groups.count;
   }
 
-  static double unit_cycles(const AttentionBiasProblem& problem) {
+  static double unit_cycles(const AttentionGroupedProblem& problem) {
     return BiasUnits<T>(problem).cycles(problem);
   }
 
@@ -113,11 +113,12 @@ struct AttentionBiasGradient {
     return units.groups.count * units.elements * static_cast<int64_t>(sizeof(T));
   }
 
-  static int64_t scratch_bytes(const AttentionBiasProblem& problem) {
+  static int64_t scratch_bytes(const AttentionGroupedProblem& problem) {
     return LogitGradients<S, E>::scratch_bytes(problem);
   }
 
-  static void run(const AttentionBiasProblem& problem, int64_t begin, int64_t end, void* memory) {
+  static void run(const AttentionGroupedProblem& problem, int64_t begin, int64_t end,
+                  void* memory) {
     Scratch scratch(memory);
     LogitGradients<S, E> gradients(problem, scratch);
     const AttentionShape& shape = problem.shape;
@@ -152,22 +153,9 @@ struct AttentionBiasGradient {
         gradients.pack_line(problem, at);
         for (int64_t j = first; j < last; ++j) {
           const int64_t query = vectors.begin(j) * kLanes<T>;
-          switch (vectors.size(j)) {
-            case 1:
-              add_block<1>(problem, at, query, gradients, result);
-              break;
-            case 2:
-              add_block<2>(problem, at, query, gradients, result);
-              break;
-#if defined(__AVX512F__)
-            case 3:
-              add_block<3>(problem, at, query, gradients, result);
-              break;
-            case 4:
-              add_block<4>(problem, at, query, gradients, result);
-              break;
-#endif
-          }
+          with_vectors(vectors.size(j), [&](auto known) {
+            add_block<known.count>(problem, at, query, gradients, result);
+          });
         }
       }
     }
@@ -213,17 +201,17 @@ struct AttentionBiasSums {
   using T = Accumulator<S>;
   static constexpr int64_t kElements = 1024;
 
-  static int64_t units(const AttentionBiasProblem& problem) {
+  static int64_t units(const AttentionGroupedProblem& problem) {
     return ceil_divide(BiasUnits<T>(problem).elements, kElements);
   }
 
-  static double unit_cycles(const AttentionBiasProblem& problem) {
+  static double unit_cycles(const AttentionGroupedProblem& problem) {
     return static_cast<double>(BiasUnits<T>(problem).groups.count * kElements) / 4;
   }
 
-  static int64_t scratch_bytes(const AttentionBiasProblem&) { return 0; }
+  static int64_t scratch_bytes(const AttentionGroupedProblem&) { return 0; }
 
-  static void run(const AttentionBiasProblem& problem, int64_t begin, int64_t end, void*) {
+  static void run(const AttentionGroupedProblem& problem, int64_t begin, int64_t end, void*) {
     const BiasUnits<T> units(problem);
     const int64_t last = end * kElements < units.elements ? end * kElements : units.elements;
     for (int64_t i = begin * kElements; i < last; i += kLanes<T>) {

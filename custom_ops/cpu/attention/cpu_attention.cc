@@ -14,13 +14,13 @@ AttentionKernels kernels(const AttentionProblem& problem) {
 }
 
 // Runs `first`, which computes a gradient or sums of groups, and then `second`, which adds them.
-template <class Problem>
-Result run_in_groups(const Kernel<Problem>& first, const Kernel<Problem>& second, int64_t bytes,
+Result run_in_groups(const Kernel<AttentionGroupedProblem>& first,
+                     const Kernel<AttentionGroupedProblem>& second, int64_t bytes,
                      const AttentionGradientProblem& problem, const Execution& execution) {
-  if (bytes == 0) return run_kernel(first, Problem{problem, nullptr}, execution);
+  if (bytes == 0) return run_kernel(first, AttentionGroupedProblem{problem, nullptr}, execution);
   void* const sums = execution.allocator.allocate(bytes);
   if (!sums) return Result::kOutOfMemory;
-  const Problem grouped{problem, sums};
+  const AttentionGroupedProblem grouped{problem, sums};
   Result result = run_kernel(first, grouped, execution);
   if (result == Result::kOk) result = run_kernel(second, grouped, execution);
   execution.allocator.release(sums);
@@ -52,10 +52,6 @@ Result attention_bias_gradient(const AttentionGradientProblem& problem,
 
 Result attention_taps(const AttentionTapsProblem& problem, const Execution& execution) {
   return run_kernel(kernels(problem).taps, problem, execution);
-}
-
-int64_t attention_forward_scratch(const AttentionForwardProblem& problem) {
-  return kernels(problem).forward.scratch_bytes(problem);
 }
 
 }  // namespace vit

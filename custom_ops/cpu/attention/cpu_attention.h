@@ -21,10 +21,6 @@ Result attention_bias_gradient(const AttentionGradientProblem& problem, const Ex
 
 Result attention_taps(const AttentionTapsProblem& problem, const Execution& execution);
 
-// Bytes of scratch that one thread of attention_forward uses. They grow linearly with tokens. Reads
-// neither data nor scale.
-int64_t attention_forward_scratch(const AttentionForwardProblem& problem);
-
 }  // namespace vit
 
 #endif  // CUSTOM_OPS_CPU_ATTENTION_CPU_ATTENTION_H_

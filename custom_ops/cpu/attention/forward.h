@@ -73,22 +73,8 @@ struct AttentionForward {
       block.prefetch_interval = count;
       for (int64_t i = first; i < first + count; ++i) {
         const int64_t query = blocks.vectors.begin(i) * kLanes<T>;
-        switch (blocks.vectors.size(i)) {
-          case 1:
-            run_block<1>(problem, line, query, block);
-            break;
-          case 2:
-            run_block<2>(problem, line, query, block);
-            break;
-#if defined(__AVX512F__)
-          case 3:
-            run_block<3>(problem, line, query, block);
-            break;
-          case 4:
-            run_block<4>(problem, line, query, block);
-            break;
-#endif
-        }
+        with_vectors(blocks.vectors.size(i),
+                     [&](auto known) { run_block<known.count>(problem, line, query, block); });
       }
     }
   }

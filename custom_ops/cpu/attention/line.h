@@ -65,6 +65,29 @@ struct QueryBlocks {
   int64_t group_count() const { return groups.count ? groups.count : 1; }
 };
 
+// A number of vectors of queries that is known to the compiler.
+template <int kCount>
+struct VectorCount {
+  static constexpr int count = kCount;
+};
+
+// Calls function(VectorCount<vectors>()) for a block of 1 to kMaxVectors vectors.
+template <class Function>
+VIT_INLINE void with_vectors(int64_t vectors, const Function& function) {
+  switch (vectors) {
+    case 1:
+      return function(VectorCount<1>());
+    case 2:
+      return function(VectorCount<2>());
+#if defined(__AVX512F__)
+    case 3:
+      return function(VectorCount<3>());
+    case 4:
+      return function(VectorCount<4>());
+#endif
+  }
+}
+
 // One line of one head.
 template <class S>
 struct Line {
