@@ -1,5 +1,6 @@
 """Serves a model on this machine: a REST interface and a page to try it."""
 
+import contextlib
 import re
 
 from absl import flags
@@ -11,8 +12,8 @@ DESCRIPTION = """Serves a model for trying: a page, where an image can be droppe
 interface of TensorFlow Serving, /v1/models/vit:predict; /healthz answers when the model is warm. A
 client that is written for it works with TensorFlow Serving too, which is for production.
 
-It listens on this machine only, unless --host says otherwise: it knows no users or passwords. SIGTERM
-and Ctrl-C end it when what has come is answered.
+It listens on this machine only, unless --host says otherwise: it knows no users or passwords.
+SIGTERM and Ctrl-C end it when what has come is answered.
 
 example: python -m pipelines.serve --model runs/pretrain-digits
 """
@@ -33,7 +34,9 @@ def define(values):
         "waiting", 64, "Requests that may wait; more are answered 503.", 0, 1024, **own
     )
     flags.DEFINE_integer("max_images", 64, "Images in a request.", 1, **own)
-    flags.DEFINE_integer("max_mb", 32, "Size of a request, in units of 2**20 bytes.", 1, 1024, **own)
+    flags.DEFINE_integer(
+        "max_mb", 32, "Size of a request, in units of 2**20 bytes.", 1, 1024, **own
+    )
     flags.DEFINE_integer(
         "max_pixels",
         None,
@@ -50,7 +53,9 @@ def define(values):
 def main(values, arguments):
     del arguments
     if not re.fullmatch(r"[\w.-]+", values.name, re.ASCII):
-        raise UserError(f"--name={values.name} is not possible. Use letters, digits, _, - and dots.")
+        raise UserError(
+            f"--name={values.name} is not possible. Use letters, digits, _, - and dots."
+        )
     try:
         from pipelines.serving.http import server
     except ModuleNotFoundError as error:
@@ -60,15 +65,16 @@ def main(values, arguments):
             "pipelines.serve needs waitress, which is not installed. Install it: "
             "pip install '.[serve]'."
         ) from None
-    bound = server.bind(values.host, values.port)
-    from pipelines.serving.http.model import open_model
-    from pipelines.serving.http.run import Limits, run
+    # First: what is wrong with it is said before the model is read.
+    with contextlib.closing(server.bind(values.host, values.port)) as bound:
+        from pipelines.serving.http.model import open_model
+        from pipelines.serving.http.run import Limits, run
 
-    path, weights = request.model_path_and_weights(values)
-    model = open_model(
-        path, weights, values.labels, request.opening(values), max_pixels=values.max_pixels
-    )
-    run(model, bound, values.name, Limits(values.waiting, values.max_images, values.max_mb, values.timeout))
+        path, weights = request.model_path_and_weights(values)
+        opening = request.opening(values)
+        model = open_model(path, weights, values.labels, opening, values.max_pixels)
+        limits = Limits(values.waiting, values.max_images, values.max_mb, values.timeout)
+        run(model, bound, values.name, limits)
 
 
 if __name__ == "__main__":

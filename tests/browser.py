@@ -43,10 +43,15 @@ class Browser:
         )
         os.close(commands[0])
         os.close(answers[1])
-        self._commands, self._answers = open(commands[1], "wb", 0), open(answers[0], "rb", 0)
+        self._commands, self._answers = (
+            os.fdopen(commands[1], "wb", 0),
+            os.fdopen(answers[0], "rb", 0),
+        )
         self._numbers, self._rest, self._session = itertools.count(1), b"", None
         self.errors = []
-        [target] = [x for x in self._call("Target.getTargets")["targetInfos"] if x["type"] == "page"]
+        [target] = [
+            x for x in self._call("Target.getTargets")["targetInfos"] if x["type"] == "page"
+        ]
         attach = {"targetId": target["targetId"], "flatten": True}
         self._session = self._call("Target.attachToTarget", **attach)["sessionId"]
         for domain in ("Page", "Runtime", "DOM", "Log"):

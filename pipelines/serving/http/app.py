@@ -4,7 +4,7 @@ import http
 import json
 import logging
 
-from pipelines.serving.http.errors import HttpError, not_found
+from pipelines.serving.http.errors import HttpError
 from pipelines.serving.http.gate import Busy
 from pipelines.serving.http.rest import PREFIX
 
@@ -58,7 +58,10 @@ class Application:
             media_type, content = _JSON, error_body("The server failed; its log has the reason.")
         self.answered += 1
         headers += [
-            ("Content-Type", media_type if media_type == _JSON else f"{media_type}{_charset(media_type)}"),
+            (
+                "Content-Type",
+                media_type if media_type == _JSON else f"{media_type}{_charset(media_type)}",
+            ),
             ("Content-Length", str(len(content))),
             ("Cache-Control", "no-store"),
             *_SECURITY,

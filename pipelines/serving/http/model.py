@@ -55,8 +55,10 @@ class ServedModel:
         Raises:
             tf.errors.InvalidArgumentError: if the value is wrong.
         """
-        spec = self.input(signature)
-        outputs = self.signatures[signature](**{spec.name: tf.constant(value, spec.dtype)})
+        given = {}
+        if spec := self.input(signature):
+            given[spec.name] = tf.constant(value, spec.dtype)
+        outputs = self.signatures[signature](**given)
         return {name: output.numpy() for name, output in outputs.items()}
 
     def warm_up(self):

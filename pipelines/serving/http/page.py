@@ -47,7 +47,9 @@ class Page:
             HttpError: if there is none at the path.
         """
         if path not in self._files:
-            raise not_found(f"There is nothing at {path}. The page is at /, REST below /v1/models/.")
+            raise not_found(
+                f"There is nothing at {path}. The page is at /, REST below /v1/models/."
+            )
         return self._files[path]
 
     def explain(self, read_body) -> bytes:

@@ -53,7 +53,11 @@ class Rest:
         is_call = match is not None and (match["action"] or "").startswith(":")
         if match is None or method != ("POST" if is_call else "GET"):
             raise bad_request(f"Malformed request: {method} {path}")
-        if match["name"] != self._name or match["label"] or match["version"] not in (None, _VERSION):
+        if (
+            match["name"] != self._name
+            or match["label"]
+            or match["version"] not in (None, _VERSION)
+        ):
             wanted = match["version"] or match["label"]
             which = f"Specific({match['name']}, {wanted})" if wanted else f"Latest({match['name']})"
             raise not_found(f"Servable not found for request: {which}")
@@ -77,8 +81,8 @@ class Rest:
         spec = self._model.input(signature)
         if spec is None:
             raise bad_request(
-                f"The signature {signature} has no inputs, which REST cannot call; the page / of "
-                "this server and top_classes of the answers have the names of classes."
+                f"The signature {signature} has no input, so REST cannot call it. The names of the "
+                "classes are in top_classes of the answers."
             )
         value = tensors.read_tensor(request[form], form, spec, self._most)
         try:

@@ -38,10 +38,8 @@ class Limits:
     seconds: float
 
 
-def run(model, bound, name, limits):
-    """Serves a model until SIGTERM or SIGINT; then what has come is answered, and nothing else.
-
-    A second signal ends the process at once.
+def make_server(model, bound, name, limits) -> Server:
+    """A server that listens when it is made.
 
     Args:
         model: `ServedModel`.
@@ -49,19 +47,26 @@ def run(model, bound, name, limits):
         name: of the model in the paths of the REST interface.
         limits: `Limits`.
     """
-    begin = time.perf_counter()
-    model.warm_up()
     running = min(max(cores(), _FEWEST), _MOST)
     gate = Gate(running, limits.waiting, limits.seconds)
     rest = Rest(model, name, gate, limits.images)
-    application = Application(rest, Page(model, name, gate, samples()))
-    server = Server(
-        application,
+    return Server(
+        Application(rest, Page(model, name, gate, samples())),
         bound,
         threads=running + limits.waiting,
         most_bytes=limits.megabytes * 2**20,
         seconds=limits.seconds,
     )
+
+
+def run(model, bound, name, limits):
+    """Serves a model until SIGTERM or SIGINT; then what has come is answered, and nothing else.
+
+    A second signal ends the process at once. The arguments are those of `make_server`.
+    """
+    begin = time.perf_counter()
+    model.warm_up()
+    server = make_server(model, bound, name, limits)
     _log.info(
         f"warm after {time.perf_counter() - begin:.1f} s\n"
         f"page: {server.url}\n"
@@ -78,5 +83,6 @@ def run(model, bound, name, limits):
     for each in _SIGNALS:
         signal.signal(each, stop)
     server.run()
+    application = server.application
     refused = f", {application.refused:,} of them with 503" if application.refused else ""
     _log.info(f"ended: {counted(application.answered, 'request')} answered{refused}")

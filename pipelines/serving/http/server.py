@@ -3,7 +3,9 @@
 Waitress reads requests in one thread without blocking, so a slow client holds no other thread.
 """
 
+import contextlib
 import logging
+import math
 import socket
 import time
 
@@ -46,16 +48,18 @@ def bind(host, port) -> socket.socket:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = found[0]
-        bound = socket.socket(family, kind, protocol)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(address)
+        with contextlib.ExitStack() as stack:
+            bound = stack.enter_context(socket.socket(family, kind, protocol))
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(address)
+            stack.pop_all()
+            return bound
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(
             f"Cannot listen on --host={host} --port={port}: {reason}. Choose another --port (0 "
             "takes a free one), or an address of this machine."
         ) from None
-    return bound
 
 
 class Server(TcpWSGIServer):
@@ -78,10 +82,11 @@ class Server(TcpWSGIServer):
             max_request_body_size=most_bytes,
             max_request_header_size=_MOST_HEADER_BYTES,
             inbuf_overflow=_IN_MEMORY,
-            channel_timeout=seconds,
+            channel_timeout=math.ceil(seconds),
             cleanup_interval=_LOOK,
             asyncore_use_poll=True,
             ident=None,
+            clear_untrusted_proxy_headers=False,  # Nothing reads them.
         )
         dispatcher = ThreadedTaskDispatcher()
         dispatcher.set_thread_count(adjustments.threads)
@@ -119,8 +124,9 @@ class Server(TcpWSGIServer):
 
     def stop(self):
         """Lets `run` return; may be called in a signal handler."""
-        self.stops = True
-        self.pull_trigger()
+        if not self.stops:
+            self.stops = True
+            self.pull_trigger()
 
     def maintenance(self, now):
         """Closes connections that are idle or too slow; at the end, all without a request."""

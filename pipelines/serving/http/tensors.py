@@ -31,16 +31,18 @@ def read_request(body) -> tuple[dict, str]:
     """
     try:
         request = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
-        raise bad_request(f"The body is not JSON: {reason}.") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise bad_request(f"The body is not JSON: {error}.") from None
+    except (RecursionError, ValueError) as error:
+        what = "lists in lists" if isinstance(error, RecursionError) else "digits in a number"
+        raise bad_request(f"The body has too many {what}.") from None
     if not isinstance(request, dict):
         raise bad_request(f"The body is {_kind(request)}. Expected a JSON object.")
     found = [name for name in (_ROWS, _COLUMNS) if name in request]
     if len(found) != 1:
         raise bad_request(
-            f"The body has {' and '.join(found) or 'none'} of {_ROWS!r} and {_COLUMNS!r}. Expected "
-            "one of them."
+            f"The body has {'both' if found else 'neither'} of the keys {_ROWS!r} and "
+            f"{_COLUMNS!r}. Expected one of them."
         )
     return request, found[0]
 
@@ -62,7 +64,9 @@ def read_tensor(value, form, spec, most) -> np.ndarray:
     """
     if form == _ROWS:
         if not isinstance(value, list) or not value:
-            raise bad_request(f"{_ROWS!r} is {_kind(value)}. Expected a list with a value each.")
+            raise bad_request(
+                f"{_ROWS!r} is {_kind(value)}. Expected a list with a value for each image."
+            )
         value = [_unnamed(one, spec.name) for one in value]
     else:
         value = _unnamed(value, spec.name)
@@ -155,8 +159,8 @@ def _numbers(value, spec):
 
 def _shape(spec):
     names = ("batch", "height", "width")
-    sides = [name if size is None else str(size) for name, size in zip(names, spec.shape)]
-    return f"[{', '.join([*sides, *map(str, spec.shape[3:])])}]"
+    sides = [names[axis] if size is None else str(size) for axis, size in enumerate(spec.shape)]
+    return f"[{', '.join(sides)}]"
 
 
 def _kind(value):
@@ -176,7 +180,9 @@ def _plain(name, array):
 
     def text(value):
         return (
-            {_BASE64: base64.b64encode(value).decode()} if as_base64 else value.decode("utf-8", "replace")
+            {_BASE64: base64.b64encode(value).decode()}
+            if as_base64
+            else value.decode("utf-8", "replace")
         )
 
     return np.vectorize(text, otypes=[object])(array).tolist() if array.size else array.tolist()
