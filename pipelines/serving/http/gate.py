@@ -1,5 +1,6 @@
 """Bounds how many requests are computed, and how many wait for that."""
 
+import collections
 import contextlib
 import threading
 
@@ -9,7 +10,7 @@ class Busy(Exception):
 
 
 class Gate:
-    """Lets a number of threads in at a time.
+    """Lets a number of threads in at a time; the others wait in the order in which they came.
 
     Args:
         running: how many are inside at a time.
@@ -18,9 +19,8 @@ class Gate:
     """
 
     def __init__(self, running, waiting, patience):
-        self._free = threading.Semaphore(running)
-        self._places = threading.Semaphore(running + waiting)
-        self._patience = patience
+        self._free, self._most_waiting, self._patience = running, waiting, patience
+        self._waiting, self._lock = collections.deque(), threading.Lock()
 
     @contextlib.contextmanager
     def entered(self):
@@ -29,14 +29,32 @@ class Gate:
         Raises:
             Busy: if too many wait, or it takes too long.
         """
-        if not self._places.acquire(blocking=False):
-            raise Busy
+        self._enter()
         try:
-            if not self._free.acquire(timeout=self._patience):
-                raise Busy
-            try:
-                yield
-            finally:
-                self._free.release()
+            yield
         finally:
-            self._places.release()
+            self._leave()
+
+    def _enter(self):
+        with self._lock:
+            if self._free:
+                self._free -= 1
+                return
+            if len(self._waiting) >= self._most_waiting:
+                raise Busy
+            turn = threading.Event()
+            self._waiting.append(turn)
+        if turn.wait(self._patience):
+            return
+        with self._lock:
+            if turn.is_set():  # Its turn came just now.
+                return
+            self._waiting.remove(turn)
+        raise Busy
+
+    def _leave(self):
+        with self._lock:
+            if self._waiting:
+                self._waiting.popleft().set()
+            else:
+                self._free += 1

@@ -66,7 +66,7 @@ def test_too_many_are_refused_at_once_and_it_recovers(slow, monkeypatch):
         inside = [clients.submit(predict, served, inputs=[[i]]) for i in range(3)]
         for _ in range(2):
             assert slow.owner["began"].acquire(timeout=SECONDS)
-        until(lambda: served.application._rest._gate._places._value == 0)
+        until(lambda: served.application._rest._gate._waiting)
         status, headers, body = send(served, "POST", PREDICT, b'{"inputs": [[9]]}')
         assert (status, headers["Retry-After"]) == (503, "1")
         assert json.loads(body) == {"error": "Too many requests wait. Try again later."}
@@ -77,14 +77,28 @@ def test_too_many_are_refused_at_once_and_it_recovers(slow, monkeypatch):
         assert served.application.refused == 1
 
 
-def test_nobody_waits_too_long():
-    gate, order = Gate(1, 1, 0.05), []
+def test_first_come_first_served_and_nobody_waits_too_long():
+    gate, order, threads = Gate(1, 5, SECONDS), [], []
+
+    def enter(number):
+        with gate.entered():
+            order.append(number)
+
     with gate.entered():
+        for number in range(5):
+            threads.append(threading.Thread(target=enter, args=[number]))
+            threads[-1].start()
+            until(lambda number=number: len(gate._waiting) == number + 1)
         with pytest.raises(Busy), gate.entered():
-            order.append("inside")
-    with gate.entered():
-        order.append("after")
-    assert order == ["after"]
+            order.append("sixth")
+    for thread in threads:
+        thread.join(SECONDS)
+    assert order == [0, 1, 2, 3, 4]
+    gate = Gate(1, 1, 0.05)
+    for _ in range(2):
+        with gate.entered(), pytest.raises(Busy), gate.entered():
+            order.append("impatient")
+    assert "impatient" not in order
 
 
 @pytest.mark.parametrize(
