@@ -1,12 +1,14 @@
 """LiteRT and ONNX files: the outputs of the model, without TensorFlow; errors leave no files."""
 
 import dataclasses
+import io
 import json
 import os
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from PIL import Image
 
 import vit_tf
 from pipelines.config.data import Data
@@ -259,6 +261,15 @@ def test_a_quantized_file_that_loses_too_much_is_not_written(tmp_path, monkeypat
     assert not os.listdir(tmp_path)
 
 
+def turned(orientation):
+    """A JPEG with an EXIF orientation."""
+    file, exif = io.BytesIO(), Image.Exif()
+    exif[0x0112] = orientation
+    pixels = np.random.default_rng(orientation).integers(0, 256, (4, 3, 3), np.uint8)
+    Image.fromarray(pixels).resize((45, 30)).save(file, "JPEG", exif=exif)
+    return file.getvalue()
+
+
 @pytest.mark.parametrize("size", [None, (14, 11)])
 def test_all_forms_answer_the_same_for_unusual_photos(tmp_path, monkeypatch, size):
     """Sizes, alpha, gray, CMYK, 16 bit and orientation: files, SavedModel, weights and REST."""
@@ -272,9 +283,10 @@ def test_all_forms_answer_the_same_for_unusual_photos(tmp_path, monkeypatch, siz
     photos = [
         content for name, (_, content, _, _) in hostile.readable().items() if " x " not in name
     ]
+    photos += [turned(orientation) for orientation in (1, 2, 3, 4, 5, 7, 8)]
     classify, labels = find_classifier(str(tmp_path / "model.npz"))
     expected = classify(tf.constant(photos))
-    assert len(photos) >= 13 and expected["valid"].numpy().all()
+    assert len(photos) >= 20 and expected["valid"].numpy().all()
     sideways = hostile.readable()["EXIF"][1]
     ignored = vit_tf.LoadedModel(
         loaded.model, dataclasses.replace(loaded.preprocessing, exif="ignore"), loaded.classes
