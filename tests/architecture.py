@@ -29,6 +29,7 @@ COMMANDS = {
     "pipelines.predict",
     "pipelines.inspect",
     "pipelines.export",
+    "pipelines.serve",
     "pipelines.demo",
     "pipelines.sweep",
     "pipelines.dedup",
@@ -76,7 +77,7 @@ def third_party(package):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = list(project["dependencies"])
     if package == "pipelines":
-        for extra in ("train", "litert", "onnx"):
+        for extra in ("train", "litert", "onnx", "serve"):
             wanted += project["optional-dependencies"][extra]
     names = {requirement.split("<")[0].split(">")[0].split("=")[0] for requirement in wanted}
     return {IMPORT_NAMES.get(name, name) for name in names}

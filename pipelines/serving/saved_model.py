@@ -1,6 +1,7 @@
 """Writes a model as a SavedModel that runs without this package."""
 
 import dataclasses
+import json
 import os
 import shutil
 import typing
@@ -19,6 +20,7 @@ from pipelines.serving.warm_up import write_requests
 from pipelines.stored_models.exported import MARKER, is_saved_model
 from vit_tf import packing
 from vit_tf.files import storage
+from vit_tf.files.json_object import read_json_object
 from vit_tf.images.decoding import MAX_PIXELS
 
 # The forms are also the names of their directories.
@@ -29,6 +31,8 @@ _IMPLEMENTATIONS = {PORTABLE: "reference", FUSED: "compiled"}
 # A fused export contains the library, and two lines of Python that load it into TensorFlow.
 LOADER = os.path.join("assets.extra", "load_ops.py")
 _LIBRARY = "_vit_ops.so"
+# The preprocessing, for programs that show what the model sees; the signatures contain it too.
+_PREPROCESSING = os.path.join("assets.extra", "preprocessing.json")
 # Contents of a copy to a URL that was cut before its marker.
 _COPIED_BEFORE = {"assets", "assets.extra", "fingerprint.pb", "variables"}
 _LOADER_LINES = f"""import pathlib, tensorflow as tf
@@ -119,7 +123,7 @@ def export(
     loader = LOADER if form == FUSED else None
     traced = custom_ops.implementation(_IMPLEMENTATIONS[form])
     with atomic_directory(path, MARKER) as temporary, traced:
-        _write(served, signatures, temporary)
+        _write(served, preprocessing, signatures, temporary)
         if loader:
             _add_library(temporary)
         tolerance = TOLERANCE[model.compute_dtype]
@@ -144,6 +148,23 @@ def export(
         load_seconds=comparison.load_seconds,
         coverage=coverage,
     )
+
+
+def read_preprocessing(directory):
+    """The `vit_tf.Preprocessing` of a SavedModel.
+
+    Returns:
+        None for one of an earlier version, which does not store it.
+
+    Raises:
+        UserError: if the file is damaged.
+    """
+    path = storage.join(directory, _PREPROCESSING)
+    try:
+        values = read_json_object(path, "Export the model again.")
+        return values and vit_tf.Preprocessing.from_dict(values.raw("preprocessing"))
+    except ValueError as error:
+        raise UserError(str(error)) from None
 
 
 def _compared(model, served):
@@ -222,7 +243,7 @@ def _add_library(directory):
         raise RunError(f"Cannot write {folder}: {error.strerror}.") from None
 
 
-def _write(model, signatures, directory):
+def _write(model, preprocessing, signatures, directory):
     # The root holds the variables and nothing else of Keras, so loading rebuilds no Keras object.
     root = tf.Module()
     with stored_weights(model) as variables:
@@ -231,6 +252,8 @@ def _write(model, signatures, directory):
     try:
         tf.saved_model.save(root, directory, signatures=concrete)
         write_requests(directory, list(signatures), model.config.image_size)
+        with open(os.path.join(directory, _PREPROCESSING), "w", encoding="utf-8") as file:
+            json.dump({"preprocessing": preprocessing.to_dict()}, file, indent=1)
     except (tf.errors.OpError, OSError) as error:
         raise RunError(f"Cannot write the SavedModel {directory}: {error}") from None
 

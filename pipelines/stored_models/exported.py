@@ -1,5 +1,6 @@
 """The reader of exported models: SavedModels, which can only be called."""
 
+import contextlib
 import os
 import typing
 
@@ -37,8 +38,25 @@ def find_exported(path) -> str | None:
     return next((os.fspath(folder) for folder in folders if is_saved_model(folder)), None)
 
 
+def load(path):
+    """Reads a SavedModel that `pipelines.export` wrote.
+
+    Args:
+        path: see `find_exported`.
+
+    Returns:
+        The result of `tf.saved_model.load`. It owns the variables: keep it for as long as one of
+        its `signatures` is called.
+
+    Raises:
+        UserError: if it is damaged, or was not written by `pipelines.export`.
+    """
+    with _user_errors(path):
+        return _load(path)
+
+
 def open_classifier(path, labels=()):
-    """Reads a SavedModel.
+    """Reads a SavedModel with classes.
 
     Args:
         path: see `find_exported`.
@@ -49,29 +67,13 @@ def open_classifier(path, labels=()):
         `probabilities` float32 `[B, K]` and `valid` bool `[B]`; and the `K` names of the classes.
 
     Raises:
-        UserError: if it is damaged, was not written by `pipelines.export`, has no classes, or the
-            number of labels is wrong.
+        UserError: as `load`, and if it has no classes, or the number of labels is wrong.
     """
-    if custom_ops.is_compiled():
-        custom_ops.load()  # For a fused export. The library in its folder is not trusted.
-    try:
-        loaded = tf.saved_model.load(path)
+    with _user_errors(path, " with classes to predict"):
+        loaded = _load(path)
         outputs = loaded.signatures[SIGNATURE].structured_outputs
         names = list(loaded.signatures["labels"]()["classes"].numpy())
         count = outputs["probabilities"].shape[-1] if "probabilities" in outputs else None
-    except Exception as error:  # TensorFlow raises many types for other directories.
-        reason = str(error).partition("\n")[0]
-        if _UNKNOWN_OP in reason and not custom_ops.is_compiled():
-            why = custom_ops.describe()["reason"]
-            raise UserError(
-                f"{path} is a fused export, which needs the compiled ops, but {why}. A portable "
-                "export needs none."
-            ) from None
-        raise UserError(
-            f"{path} is not a SavedModel written by pipelines.export with classes to predict "
-            f"({type(error).__name__}: {reason}). If an older version wrote it, export the model "
-            "again."
-        ) from None
     if not outputs.keys() >= _OUTPUTS:
         raise UserError(
             f"{path}: expected {sorted(_OUTPUTS)} from {SIGNATURE}. Received: {sorted(outputs)}."
@@ -89,3 +91,31 @@ def open_classifier(path, labels=()):
     if labels:
         check_count(labels, len(names))
     return classify, list(labels) or [name.decode("utf-8", "replace") for name in names]
+
+
+def _load(path):
+    if custom_ops.is_compiled():
+        custom_ops.load()  # For a fused export. The library in its folder is not trusted.
+    loaded = tf.saved_model.load(path)
+    loaded.signatures["embed"]  # All exports have it.
+    return loaded
+
+
+@contextlib.contextmanager
+def _user_errors(path, kind=""):
+    """Raises what TensorFlow and Python raise for other directories as `UserError`."""
+    try:
+        yield
+    except Exception as error:  # TensorFlow raises many types.
+        reason = str(error).partition("\n")[0]
+        if _UNKNOWN_OP in reason and not custom_ops.is_compiled():
+            why = custom_ops.describe()["reason"]
+            raise UserError(
+                f"{path} is a fused export, which needs the compiled ops, but {why}. A portable "
+                "export needs none."
+            ) from None
+        raise UserError(
+            f"{path} is not a SavedModel written by pipelines.export{kind} "
+            f"({type(error).__name__}: {reason}). If an older version wrote it, export the model "
+            "again."
+        ) from None

@@ -75,6 +75,7 @@ def test_wrong_input_is_one_sentence_and_leaves_nothing(
 # The commands without some of the shared flags, and the flags that they accept.
 TAKEN = {
     "predict": {"experiment", "workdir", "set"},
+    "serve": {"workdir"},
     "export": {"experiment", "workdir", "set"},
     "inspect": {"experiment", "workdir", "set"},
     "doctor": {"workdir"},

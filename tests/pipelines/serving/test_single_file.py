@@ -1,17 +1,20 @@
 """LiteRT and ONNX files: the outputs of the model, without TensorFlow; errors leave no files."""
 
 import dataclasses
+import io
 import json
 import os
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from PIL import Image
 
 import vit_tf
 from pipelines.config.data import Data
 from pipelines.errors import RunError, UserError
 from pipelines.serving import clean_process, clean_process_main, saved_model
+from pipelines.serving.http.model import open_model
 from pipelines.serving.parity import tolerance_of
 from pipelines.serving.prediction import find_classifier
 from pipelines.serving.single_file import check, conversion, export, samples
@@ -19,6 +22,7 @@ from pipelines.stored_models import model_source, runtimes
 from tests.pipelines import encoded, hostile
 from tests.pipelines.process import assert_user_error
 from tests.pipelines.serving import exports
+from tests.pipelines.serving.http.running import as_base64, predict, running
 from tests.vit_tf import tiny
 from vit_tf.images.decoding import decode_image
 
@@ -257,9 +261,18 @@ def test_a_quantized_file_that_loses_too_much_is_not_written(tmp_path, monkeypat
     assert not os.listdir(tmp_path)
 
 
+def turned(orientation):
+    """A JPEG with an EXIF orientation."""
+    file, exif = io.BytesIO(), Image.Exif()
+    exif[0x0112] = orientation
+    pixels = np.random.default_rng(orientation).integers(0, 256, (4, 3, 3), np.uint8)
+    Image.fromarray(pixels).resize((45, 30)).save(file, "JPEG", exif=exif)
+    return file.getvalue()
+
+
 @pytest.mark.parametrize("size", [None, (14, 11)])
 def test_all_forms_answer_the_same_for_unusual_photos(tmp_path, monkeypatch, size):
-    """Sizes, alpha, gray, CMYK, 16 bit and orientation: files, the SavedModel and the weights."""
+    """Sizes, alpha, gray, CMYK, 16 bit and orientation: files, SavedModel, weights and REST."""
     loaded = load(tiny.config(num_classes=10, image_size=size or (8, 8)), exif="apply")
     vit_tf.save_npz(loaded.model, tmp_path / "model.npz", *loaded[1:])
     with monkeypatch.context() as patch:
@@ -270,9 +283,10 @@ def test_all_forms_answer_the_same_for_unusual_photos(tmp_path, monkeypatch, siz
     photos = [
         content for name, (_, content, _, _) in hostile.readable().items() if " x " not in name
     ]
+    photos += [turned(orientation) for orientation in (1, 2, 3, 4, 5, 7, 8)]
     classify, labels = find_classifier(str(tmp_path / "model.npz"))
     expected = classify(tf.constant(photos))
-    assert len(photos) >= 13 and expected["valid"].numpy().all()
+    assert len(photos) >= 20 and expected["valid"].numpy().all()
     sideways = hostile.readable()["EXIF"][1]
     ignored = vit_tf.LoadedModel(
         loaded.model, dataclasses.replace(loaded.preprocessing, exif="ignore"), loaded.classes
@@ -286,6 +300,12 @@ def test_all_forms_answer_the_same_for_unusual_photos(tmp_path, monkeypatch, siz
         assert names == labels
         answers = found(tf.constant(photos))["probabilities"]
         np.testing.assert_allclose(answers, expected["probabilities"], atol=1e-5)
+    with running(open_model(str(tmp_path / "model.npz")), images=len(photos)) as served:
+        inputs = [as_base64(photo) for photo in photos]
+        status, answer = predict(served, signature_name="serving_bytes", inputs=inputs)
+    assert status == 200
+    answers = answer["outputs"]["probabilities"]
+    np.testing.assert_allclose(answers, expected["probabilities"], atol=1e-5)
 
 
 def test_int8_needs_images(exported, command, tmp_path):

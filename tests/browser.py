@@ -1,0 +1,124 @@
+"""A page in headless Chromium, driven over the pipe of its DevTools protocol."""
+
+import base64
+import contextlib
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import time
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+_SECONDS = 60
+
+
+class Browser:
+    """One page.
+
+    Args:
+        profile: folder for the files of the browser.
+        width, height: of the page in pixels.
+        is_phone: whether it says that it is one, with a screen for touches.
+    """
+
+    def __init__(self, profile, width=1000, height=800, is_phone=False):
+        commands, answers = os.pipe(), os.pipe()
+
+        def in_child():
+            # The protocol is on 3 and 4; copies first, as these numbers may be in use.
+            read, write = os.dup(commands[0]), os.dup(answers[1])
+            os.dup2(read, 3)
+            os.dup2(write, 4)
+
+        self._process = subprocess.Popen(
+            [
+                *(CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu"),
+                *("--remote-debugging-pipe", f"--user-data-dir={profile}", "about:blank"),
+            ],
+            preexec_fn=in_child,
+            close_fds=False,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        os.close(commands[0])
+        os.close(answers[1])
+        self._commands, self._answers = (
+            os.fdopen(commands[1], "wb", 0),
+            os.fdopen(answers[0], "rb", 0),
+        )
+        self._numbers, self._rest, self._session = itertools.count(1), b"", None
+        self.errors = []
+        [target] = [
+            x for x in self._call("Target.getTargets")["targetInfos"] if x["type"] == "page"
+        ]
+        attach = {"targetId": target["targetId"], "flatten": True}
+        self._session = self._call("Target.attachToTarget", **attach)["sessionId"]
+        for domain in ("Page", "Runtime", "DOM", "Log"):
+            self._call(f"{domain}.enable")
+        self._call(
+            "Emulation.setDeviceMetricsOverride",
+            **{"width": width, "height": height, "deviceScaleFactor": 1, "mobile": is_phone},
+        )
+
+    def open(self, url):
+        """Loads a page."""
+        self._call("Page.navigate", url=url)
+        self.wait("document.readyState === 'complete'")
+
+    def run(self, expression):
+        """The value of a JavaScript expression."""
+        answer = self._call(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
+        assert "exceptionDetails" not in answer, answer
+        return answer["result"].get("value")
+
+    def wait(self, expression):
+        """Waits until a JavaScript expression is true."""
+        end = time.monotonic() + _SECONDS
+        while not self.run(expression):
+            assert time.monotonic() < end, f"{expression} did not become true"
+            time.sleep(0.05)
+
+    def upload(self, selector, path):
+        """Chooses a file in an `<input>`, as a person does."""
+        root = self._call("DOM.getDocument")["root"]["nodeId"]
+        node = self._call("DOM.querySelector", nodeId=root, selector=selector)["nodeId"]
+        self._call("DOM.setFileInputFiles", files=[str(path)], nodeId=node)
+
+    def screenshot(self) -> bytes:
+        """The whole page as PNG."""
+        options = {"format": "png", "captureBeyondViewport": True}
+        return base64.b64decode(self._call("Page.captureScreenshot", **options)["data"])
+
+    def close(self):
+        """Ends the browser."""
+        with contextlib.suppress(OSError):
+            self._call("Browser.close")
+        self._process.kill()
+        self._process.wait()
+        self._commands.close()
+        self._answers.close()
+
+    def _call(self, method, **parameters):
+        number = next(self._numbers)
+        message = {"id": number, "method": method, "params": parameters}
+        if self._session and not method.startswith(("Target.", "Browser.")):
+            message["sessionId"] = self._session
+        self._commands.write(json.dumps(message).encode() + b"\0")
+        while True:
+            answer = self._next()
+            if answer.get("id") == number:
+                assert "error" not in answer, answer
+                return answer["result"]
+            if answer.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded"):
+                self.errors.append(answer["params"])
+
+    def _next(self):
+        while b"\0" not in self._rest:
+            part = self._answers.read(2**16)
+            assert part, "the browser ended"
+            self._rest += part
+        message, _, self._rest = self._rest.partition(b"\0")
+        return json.loads(message)

@@ -1,0 +1,278 @@
+"""The HTTP server: room, limits, slow clients, the end, memory."""
+
+import concurrent.futures
+import contextlib
+import http.client
+import json
+import os
+import signal
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from pipelines.errors import UserError
+from pipelines.serving import http as ours
+from pipelines.serving.http import server
+from pipelines.serving.http.gate import Busy, Gate
+from pipelines.serving.http.model import ServedModel
+from tests import fork_server
+from tests.pipelines.process import ROOT, assert_user_error
+from tests.pipelines.serving.http.running import (
+    PREDICT,
+    address,
+    as_base64,
+    connect,
+    predict,
+    running,
+    send,
+)
+
+SECONDS = 60  # Generous: the machine may be busy.
+
+
+class SlowModel(ServedModel):
+    """Its signature returns what it gets, when `free` is set."""
+
+    def call(self, signature, value):
+        """See `ServedModel.call`."""
+        self.owner["began"].release()
+        assert self.owner["free"].wait(SECONDS)
+        return super().call(signature, value)
+
+
+@pytest.fixture
+def slow():
+    function = tf.function(lambda x: {"y": x}, [tf.TensorSpec([None, 1], name="x")])
+    signatures = {"serving_default": function.get_concrete_function()}
+    owner = {"free": threading.Event(), "began": threading.Semaphore(0)}
+    yield SlowModel("slow", signatures, None, 1, owner)
+    owner["free"].set()
+
+
+def until(condition):
+    end = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_too_many_are_refused_at_once_and_it_recovers(slow, monkeypatch):
+    monkeypatch.setattr("pipelines.serving.http.run.cores", lambda: 2)
+    with running(slow, waiting=1) as served, concurrent.futures.ThreadPoolExecutor(3) as clients:
+        inside = [clients.submit(predict, served, inputs=[[i]]) for i in range(3)]
+        for _ in range(2):
+            assert slow.owner["began"].acquire(timeout=SECONDS)
+        until(lambda: served.application._rest._gate._waiting)
+        status, headers, body = send(served, "POST", PREDICT, b'{"inputs": [[9]]}')
+        assert (status, headers["Retry-After"]) == (503, "1")
+        assert json.loads(body) == {"error": "Too many requests wait. Try again later."}
+        assert send(served, "GET", "/healthz")[::2] == (200, b"ok\n")
+        slow.owner["free"].set()
+        assert [x.result(SECONDS) for x in inside] == [(200, {"outputs": [[i]]}) for i in range(3)]
+        assert predict(served, instances=[[4], [5]]) == (200, {"predictions": [[4.0], [5.0]]})
+        assert served.application.refused == 1
+
+
+def test_first_come_first_served_and_nobody_waits_too_long():
+    gate, order, threads = Gate(1, 5, SECONDS), [], []
+
+    def enter(number):
+        with gate.entered():
+            order.append(number)
+
+    with gate.entered():
+        for number in range(5):
+            threads.append(threading.Thread(target=enter, args=[number]))
+            threads[-1].start()
+            until(lambda number=number: len(gate._waiting) == number + 1)
+        with pytest.raises(Busy), gate.entered():
+            order.append("sixth")
+    for thread in threads:
+        thread.join(SECONDS)
+    assert order == [0, 1, 2, 3, 4]
+    gate = Gate(1, 1, 0.05)
+    for _ in range(2):
+        with gate.entered(), pytest.raises(Busy), gate.entered():
+            order.append("impatient")
+    assert "impatient" not in order
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [b"POST / HTTP/1.1\r\nHos"],
+        [b"POST /explain HTTP/1.1\r\nContent-Length: 100\r\n\r\n", *[b"a"] * 99],
+        [b""],
+    ],
+    ids=["header", "body", "nothing"],
+)
+def test_slow_clients_are_dropped(slow, parts):
+    """Also one that sends a byte now and then; others are answered meanwhile."""
+    with running(slow, seconds=1.0) as served, connect(served) as client:
+        begin, dropped = time.monotonic(), False
+        client.settimeout(0.1)
+        for index in range(10 * SECONDS):
+            with contextlib.suppress(TimeoutError):
+                if index < len(parts):
+                    client.sendall(parts[index])
+                dropped = not client.recv(1)
+            if dropped:
+                break
+            assert send(served, "GET", "/healthz")[0] == 200
+        assert dropped and time.monotonic() - begin >= 1
+
+
+def test_a_large_body_is_refused_though_it_is_sent_to_its_end(slow):
+    with running(slow) as served:
+        for headers in ({}, {"Transfer-Encoding": "chunked"}):
+            body = b"x" * (4 << 20)
+            chunks = iter([body]) if headers else body
+            status, found, answer = send(served, "POST", PREDICT, chunks, headers)
+            assert status == 413 and found["Content-Type"] == "application/json"
+            assert "Request Entity Too Large" in json.loads(answer)["error"]
+        status, _, answer = send(served, "POST", PREDICT, b"", {"Content-Encoding": "gzip"})
+        assert status == 415 and "'gzip' is not read here" in json.loads(answer)["error"]
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"nothing\r\n\r\n", b"400"),
+        (b"GET / HTTP/1.1\r\nA: " + b"a" * 20_000 + b"\r\n\r\n", b"431"),
+        (b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n", b"400"),
+        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n", b"400"),
+    ],
+)
+def test_what_is_not_http(slow, data, status):
+    with running(slow) as served, connect(served) as client:
+        client.sendall(data)
+        answer = client.makefile("rb").read()
+        assert answer.split()[1] == status
+        assert list(json.loads(answer.partition(b"\r\n\r\n")[2])) == ["error"]
+
+
+def test_what_has_come_is_answered_at_the_end(slow):
+    """Computed, half sent, kept alive and not yet accepted: only new connections fail."""
+    with running(slow) as served:
+        idle = http.client.HTTPConnection(*address(served), timeout=SECONDS)
+        idle.request("GET", "/healthz")
+        assert idle.getresponse().read() == b"ok\n"
+        with concurrent.futures.ThreadPoolExecutor(1) as clients, connect(served) as half:
+            computed = clients.submit(predict, served, inputs=[[7]])
+            assert slow.owner["began"].acquire(timeout=SECONDS)
+            half.sendall(f"POST {PREDICT} HTTP/1.1\r\nContent-Length: 16\r\n\r\n".encode())
+            until(lambda: len(served.active_channels) == 3)
+            served.stop()
+            until(lambda: served.socket is None or served.socket.fileno() < 0)
+            with pytest.raises(OSError):
+                connect(served)
+            half.sendall(b'{"inputs":[[8]]')
+            half.sendall(b"}")
+            slow.owner["free"].set()
+            assert computed.result(SECONDS) == (200, {"outputs": [[7.0]]})
+            answer = half.makefile("rb").read()
+            assert b"200 OK" in answer and answer.endswith(b'{"outputs":[[8.0]]}')
+            assert b"Connection: close" in answer
+        with pytest.raises((OSError, http.client.HTTPException)):
+            idle.request("GET", "/healthz")
+            idle.getresponse()
+        idle.close()
+
+
+def test_the_address(slow):
+    with running(slow) as served:
+        port = address(served)[1]
+        for host, message in (("127.0.0.1", "in use"), ("192.0.2.1", "address")):
+            with pytest.raises(UserError, match=f"--host={host} --port={port}: .*{message}"):
+                server.bind(host, port)
+    with pytest.raises(UserError, match="--host=no.such.host.invalid"):
+        server.bind("no.such.host.invalid", 0)
+    bound = server.bind("::1", 0)
+    bound.close()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--name=a/b"], "--name=a/b is not possible. Use letters"),
+        (["--port=70000"], "port"),
+        (["--max_pixels=5"], "--max_pixels must be from 256"),
+        (["--precision=bfloat16"], "--precision=bfloat16 needs --fused"),
+        (["--model=/nothing"], "/nothing"),
+    ],
+)
+def test_wrong_flags(command, flags, message):
+    assert_user_error(command("serve", "--port=0", *flags), message)
+
+
+@pytest.mark.parametrize("flag", ["--fused", "--labels=names.txt", "--max_pixels=99"])
+def test_flags_that_an_export_decides(command, exported, flag):
+    path = exported.folder / "portable"
+    done = command("serve", "--port=0", "--model", path, flag)
+    assert_user_error(done, f"{flag.partition('=')[0]} is for models that are not exported")
+
+
+def test_without_waitress(command, monkeypatch):
+    monkeypatch.delitem(sys.modules, server.__name__)
+    monkeypatch.delattr(ours, "server")
+    monkeypatch.setitem(sys.modules, "waitress", None)
+    assert_user_error(command("serve", "--port=0"), "needs waitress", "pip install '.[serve]'")
+
+
+HOSTILE = [
+    b"[" * 500_000,
+    b'{"inputs": [' + b"[0]," * 200_000 + b"[0]]}",
+    json.dumps({"signature_name": "serving_bytes", "inputs": [{"b64": "A" * 900_000}]}).encode(),
+]
+
+
+@pytest.mark.process
+def test_the_command(tmp_path):
+    """Warm when /healthz answers, flat memory, and an end without an error after SIGTERM."""
+    log = tmp_path / "log"
+    with open(log, "w") as out:
+        process = fork_server.Process(
+            "pipelines",
+            ["-m", "pipelines.serve", "--port=0", "--max_pixels=1000000", "--max_mb=1"],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": ROOT, "TF_CPP_MIN_LOG_LEVEL": "3"},
+            stdout=out.fileno(),
+            stderr=out.fileno(),
+        )
+        until(lambda: "Ctrl-C" in log.read_text())
+    url = next(x for x in log.read_text().splitlines() if x.startswith("page: "))
+
+    class Served:
+        effective_port = url.rstrip("/").rpartition(":")[2]
+
+    assert send(Served, "GET", "/healthz")[0] == 200
+    bomb = tf.io.encode_png(np.zeros([3000, 3000, 3], np.uint8)).numpy()
+    requests = [(PREDICT, body) for body in HOSTILE]
+    requests += [("/explain", bomb), ("/explain", bomb[: len(bomb) // 2])]
+    bombs = {"signature_name": "serving_bytes", "inputs": [as_base64(bomb)]}
+    requests += [(PREDICT, json.dumps(bombs).encode())]
+
+    def attack():
+        for path, body in requests:
+            assert send(Served, "POST", path, body)[0] == 400
+
+    attack()
+    before = memory(process.pid)
+    for _ in range(3):
+        attack()
+    assert memory(process.pid) < before + 100e6
+    assert predict(Served, inputs=[[[[0, 0, 0]]]])[0] == 200
+    os.kill(process.pid, signal.SIGTERM)
+    assert process.wait(SECONDS) == 0
+    end = log.read_text().splitlines()[-2:]
+    assert end == ["SIGTERM: answering what has come", "ended: 26 requests answered"]
+
+
+def memory(pid):
+    """Resident bytes of a process."""
+    with open(f"/proc/{pid}/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
