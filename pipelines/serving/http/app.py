@@ -4,6 +4,8 @@ import http
 import json
 import logging
 
+import tensorflow as tf
+
 from pipelines.serving.http.errors import HttpError
 from pipelines.serving.http.gate import Busy
 from pipelines.serving.http.rest import PREFIX
@@ -52,16 +54,17 @@ class Application:
             self.refused += 1
             status, headers = http.HTTPStatus.SERVICE_UNAVAILABLE, [("Retry-After", "1")]
             media_type, content = _JSON, error_body("Too many requests wait. Try again later.")
+        except tf.errors.ResourceExhaustedError:
+            status, headers = http.HTTPStatus.TOO_MANY_REQUESTS, []
+            media_type, content = _JSON, error_body("There is not enough memory. Send less.")
         except Exception:
             _log.exception(f"{method} {path!r:.200} failed")
             status, headers = http.HTTPStatus.INTERNAL_SERVER_ERROR, []
             media_type, content = _JSON, error_body("The server failed; its log has the reason.")
         self.answered += 1
+        charset = "; charset=utf-8" if media_type.startswith("text/") else ""
         headers += [
-            (
-                "Content-Type",
-                media_type if media_type == _JSON else f"{media_type}{_charset(media_type)}",
-            ),
+            ("Content-Type", media_type + charset),
             ("Content-Length", str(len(content))),
             ("Cache-Control", "no-store"),
             *_SECURITY,
@@ -97,10 +100,6 @@ class Application:
 def error_body(message) -> bytes:
     """The body of an error, as TensorFlow Serving writes it."""
     return json.dumps({"error": str(message)}, ensure_ascii=False).encode("utf-8", "replace")
-
-
-def _charset(media_type):
-    return "; charset=utf-8" if media_type.startswith("text/") else ""
 
 
 def _check_method(method, path, *allowed):

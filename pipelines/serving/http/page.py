@@ -105,7 +105,9 @@ class Page:
         )
         looks = {"seen": _data_url(image[rows, columns])}
         if _ATTEND in self._model.signatures:
-            # Its preprocessing is that of the model: it takes the whole image.
+            # The signature resizes too; before it, a large image takes far less memory as integers.
+            if preprocessing.keeps_own_size:
+                image = preprocessing.resized(image).numpy()
             attention = self._model.call(_ATTEND, image[None])["attention"][0].mean(axis=1)
             layers, height, width = attention.shape
             looks["attention"] = {

@@ -5,14 +5,13 @@ works with the other: `/v1/models/NAME:predict`, `/v1/models/NAME` and `/v1/mode
 each also with `/versions/1` behind the name.
 """
 
-import http
 import json
 import re
 
 import tensorflow as tf
 
 from pipelines.serving.http import tensors
-from pipelines.serving.http.errors import HttpError, bad_request, not_found
+from pipelines.serving.http.errors import bad_request, not_found
 
 PREFIX = "/v1/"
 _VERSION = "1"
@@ -89,11 +88,6 @@ class Rest:
             outputs = self._model.call(signature, value)
         except tf.errors.InvalidArgumentError as error:
             raise bad_request(_sentence(error)) from None
-        except tf.errors.ResourceExhaustedError:
-            raise HttpError(
-                http.HTTPStatus.TOO_MANY_REQUESTS,
-                "There is not enough memory for this request. Send fewer or smaller images.",
-            ) from None
         return tensors.write_outputs(outputs, form)
 
     def _metadata(self):

@@ -137,8 +137,9 @@ class Server(TcpWSGIServer):
 
     def _accept_waiting(self):
         """Takes the connections that the system has already accepted."""
-        count = -1
-        while count != (count := len(self.active_channels)) < _MOST_CONNECTIONS:
+        before = -1
+        while before < len(self.active_channels) < _MOST_CONNECTIONS:
+            before = len(self.active_channels)
             self.handle_accept()
 
 

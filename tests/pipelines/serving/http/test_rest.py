@@ -207,7 +207,7 @@ def test_memory_and_defects_of_the_server(served, model, monkeypatch, caplog):
         return predict(served, inputs=IMAGES.tolist())
 
     status, answer = fails(tf.errors.ResourceExhaustedError(None, None, "secret"))
-    assert status == 429 and "not enough memory" in answer["error"]
+    assert status == 429 and "not enough memory. Send less" in answer["error"]
     status, answer = fails(ValueError("secret"))
     assert status == 500 and answer == {"error": "The server failed; its log has the reason."}
     assert "ValueError: secret" in caplog.text
