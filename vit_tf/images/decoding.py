@@ -73,14 +73,10 @@ def _decode_jpeg(image_bytes, max_pixels, exif):
     size = tf.io.extract_jpeg_shape(image_bytes)[:2]
     if exif == "ignore":
         return _decode(image_bytes, size, max_pixels)
-    with tf.control_dependencies([size]):
+    image = _decode(image_bytes, size, max_pixels)
+    with tf.control_dependencies([image]):
         contents = tf.identity(image_bytes)
-
-    return tf.cond(
-        is_plain(contents),
-        lambda: _decode(contents, size, max_pixels),
-        lambda: _turned_decoder(max_pixels)(contents),
-    )
+    return tf.cond(is_plain(contents), lambda: image, lambda: _turner()(image, contents))
 
 
 def separate(*signature):
@@ -93,15 +89,14 @@ def separate(*signature):
 
 
 @functools.cache
-def _turned_decoder(max_pixels):
-    """Decodes a JPEG and turns it, as a function of TensorFlow that is traced once."""
+def _turner():
+    """Turns a decoded JPEG, as a function of TensorFlow that is traced once."""
 
-    @separate(tf.TensorSpec([], tf.string))
-    def decode_turned(image_bytes):
-        size = tf.io.extract_jpeg_shape(image_bytes)[:2]
-        return upright(_decode(image_bytes, size, max_pixels), orientation(image_bytes))
+    @separate(tf.TensorSpec([None, None, 3], tf.uint8), tf.TensorSpec([], tf.string))
+    def turn(image, image_bytes):
+        return upright(image, orientation(image_bytes))
 
-    return decode_turned
+    return turn
 
 
 def decode_if_not_jpeg(image_bytes, max_pixels=MAX_PIXELS):

@@ -13,8 +13,8 @@ _MOST_SEGMENTS = 64
 _MOST_BYTES = 12 * 512
 # Markers of segments that come before EXIF: those of applications, and comments.
 _SKIPPED = [0xE0 <= marker <= 0xEF or marker == 0xFE for marker in range(256)]
-# A JFIF file begins with a segment that ends here; usually a table of quantization follows.
-_JFIF_END, _TABLE = 20, b"\xff\xdb"
+# A JFIF file usually begins with this segment; a table of quantization follows at this place.
+_JFIF, _JFIF_END, _TABLE = b"\xff\xe0\x00\x10JFIF\0", 20, b"\xff\xdb"
 # A segment has a marker and a length, two bytes each; then EXIF has its name and a TIFF structure.
 EXIF, _NAME, _STRUCTURE = b"Exif\0\0", 4, 10
 _LITTLE, _BIG = b"II*\0", b"MM\0*"
@@ -32,18 +32,32 @@ _LITTLE_FIELD, _BIG_FIELD = (
         ),
     )
 )
-# A file that begins with EXIF, maybe after JFIF, whose directory comes first and, as the standard
-# demands, has its fields in the order of their numbers; the orientation is 1.
-_UPRIGHT_BYTES = 512
-_UPRIGHT = (
-    r"(?s)\C{2}(?:\C{4}JFIF\x00\C{9})?\C{4}Exif\x00\x00(?:"
-    r"II\*\x00\x08\x00\x00\x00\C{2}(?:[\x00-\x11]\x01\C{10})*"
-    r"\x12\x01\x03\x00\x01\x00\x00\x00\x01\x00"
-    r"|MM\x00\*\x00\x00\x00\x08\C{2}(?:\x01[\x00-\x11]\C{10})*"
-    r"\x01\x12\x00\x03\x00\x00\x00\x01\x00\x01"
-    r")\C*"
-)
 _MIRRORED, _UPSIDE_DOWN, _FIRST_TRANSPOSED = (2, 3, 6, 7), (3, 4, 7, 8), 5
+
+
+def _plain_structure(header, order):
+    """A pattern of TIFF structures with this header whose first directory turns no image."""
+
+    def number(value, count=2):
+        return "".join(rf"\x{byte:02x}" for byte in value.to_bytes(count, order))
+
+    # A pattern in TensorFlow cannot name bytes above 127: one byte of a field's number is less.
+    others = (r"[\x00-\x11\x13-\x7f]", r"[\x00\x02-\x7f]")
+    first, second = others if order == "little" else others[::-1]
+    other = rf"(?:{first}\C{{11}}|\C{second}\C{{10}})"
+    is_one = rf"\C{{2}}{other}*{number(0x0112)}{number(3)}{number(1, 4)}{number(1)}"
+    is_missing = [rf"{number(count)}{other}{{{count}}}" for count in range(_PLAIN_FIELDS + 1)]
+    return f"{header}{number(8, 4)}(?:{'|'.join([is_one, *is_missing])})"
+
+
+# A file that begins with EXIF, maybe after JFIF, whose directory follows its header. Either the
+# orientation is 1, or there are at most so many fields, of which none is the orientation.
+_PLAIN_BYTES, _PLAIN_FIELDS = 512, 12
+_PLAIN_STRUCTURES = _plain_structure(r"II\*\x00", "little"), _plain_structure(r"MM\x00\*", "big")
+_PLAIN = (
+    r"(?s)\C{2}(?:\C{2}\x00\x10JFIF\x00\C{9})?"
+    rf"\C{{4}}Exif\x00\x00(?:{'|'.join(_PLAIN_STRUCTURES)})\C*"
+)
 
 
 def is_plain(image_bytes):
@@ -53,9 +67,10 @@ def is_plain(image_bytes):
         image_bytes: scalar string tensor, the contents of a JPEG whose header was read before: of
             24 bytes at least.
     """
-    has_no_exif = tf.equal(tf.strings.substr(image_bytes, _JFIF_END, len(_TABLE)), _TABLE)
-    start = tf.strings.substr(image_bytes, 0, _UPRIGHT_BYTES)
-    return has_no_exif | tf.strings.regex_full_match(start, _UPRIGHT)
+    is_jfif = tf.equal(tf.strings.substr(image_bytes, 2, len(_JFIF)), _JFIF)
+    ends = tf.equal(tf.strings.substr(image_bytes, _JFIF_END, len(_TABLE)), _TABLE)
+    start = tf.strings.substr(image_bytes, 0, _PLAIN_BYTES)
+    return (is_jfif & ends) | tf.strings.regex_full_match(start, _PLAIN)
 
 
 def orientation(image_bytes):

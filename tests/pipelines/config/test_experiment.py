@@ -250,6 +250,21 @@ def test_a_new_average_has_a_warm_up():
     assert not Experiment.from_dict(old).train.ema_warmup
 
 
+def test_what_was_stored_without_orientations_ignores_them():
+    for exif in ("apply", "ignore"):
+        stored = override(Experiment(), [f"data.exif={exif}"]).to_dict()
+        assert Experiment.from_stored(stored) == Experiment.from_dict(stored)
+    before = copy.deepcopy(stored)
+    del before["data"]["exif"]
+    untouched = copy.deepcopy(before)
+    assert Experiment.from_stored(before) == Experiment.from_dict(stored)
+    assert before == untouched
+    assert Experiment.from_dict(before).data.exif == "apply"
+    for damaged in ({"data": 3}, {"data": {"unknown": 1}}):
+        with pytest.raises(UserError, match="data"):
+            Experiment.from_stored(damaged)
+
+
 def test_values_may_hold_equal_signs():
     assert override(Experiment(), ["data.data_dir=/a=b"]).data.data_dir == "/a=b"
 

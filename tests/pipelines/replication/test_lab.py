@@ -11,7 +11,7 @@ from pipelines.errors import InUseError, RunError, UserError
 from pipelines.replication import lab as lab_module
 from pipelines.replication.lab import Expected, Lab, Listing
 from pipelines.replication.study import pick, seeded, settings
-from pipelines.replication.units import Training
+from pipelines.replication.units import UNIT, Training
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +71,23 @@ def test_a_unit_runs_once_after_what_it_needs(lab, log):
     assert log == ["first", "second", "third"]
     assert lab().results([third]) == [{"accuracy": 0.5, "loss": 1.0}]  # Another start.
     assert log == ["first", "second", "third"] and made.seconds() > 0
+
+
+def test_the_time_of_an_experiment_is_that_of_its_own_units(lab, log, tmp_path):
+    """Not of those that it shares and that ran for another one, in this start or before."""
+    shared, own = Fake("shared", log), Fake("own", log, needs=(Fake("first", log),))
+    lab().results([shared])
+    for name, seconds in (("first", 2.0), ("own", 30.0), ("shared", 400.0)):
+        made = lab({"E": Expected(4, None), "F": Expected(4, None)})
+        made.begin("F")
+        made.results([own, shared])
+        path = tmp_path / "fakes" / name / UNIT
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"seconds": seconds}))
+    assert made.seconds() == 32.0
+    made.begin("E")
+    assert made.seconds() == 0.0  # It has asked for nothing in this start.
+    made.results([own, shared])
+    assert made.seconds() == 400.0 and sorted(log) == ["first", "own", "shared"]
 
 
 def test_progress_counts_and_estimates(lab, log, logged):

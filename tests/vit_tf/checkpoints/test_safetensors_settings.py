@@ -130,6 +130,7 @@ def test_what_a_layout_does_not_store_is_noted(tmp_path, layout):
         ({}, "with antialiasing"),
         ({"interpolation": "area"}, "box filter"),
         ({"resize": "resize_small", "resize_to": 13, "antialias": True}, "'resize_small'"),
+        ({"exif": "apply", "antialias": True}, "turned by their EXIF orientation"),
     ]:
         preprocessing = vit_tf.Preprocessing(image_size=(12, 12), **fields)
         (received,) = safetensors_models.save(model, tmp_path, layout, preprocessing)

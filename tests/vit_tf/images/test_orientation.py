@@ -9,10 +9,12 @@ import pytest
 import tensorflow as tf
 from PIL import Image, ImageOps
 
-from pipelines.data.transforms.augmentation import inception_crop
+from pipelines.config.augmentation import Augmentation
+from pipelines.data.transforms.augmentation import augment, inception_crop
 from tests.pipelines.encoded import encode, pixels
 from vit_tf.images.decoding import decode_image
 from vit_tf.images.orientation import is_plain, orientation, stored_window, upright
+from vit_tf.preprocessing import Preprocessing
 
 _SHORT, _LONG = 3, 4
 # Without halved colors, so that a part of a JPEG decodes to the same pixels as the whole.
@@ -65,6 +67,12 @@ def pillow_orientation(data):
         return Image.open(io.BytesIO(data)).getexif().get(0x0112, 1)
 
 
+def turned_by_pillow(stored, value):
+    image = Image.fromarray(stored.numpy())
+    image.getexif()[0x0112] = value
+    return np.asarray(ImageOps.exif_transpose(image))
+
+
 @pytest.mark.parametrize("order", ["<", ">"])
 @pytest.mark.parametrize("kind", [_SHORT, _LONG])
 @pytest.mark.parametrize("value", range(1, 9))
@@ -85,9 +93,7 @@ def test_orientations_equal_pillow_s(value, kind, order):
         if bool(is_plain(data)):
             assert value == 1
         stored = decode_image(data)
-        expected = Image.fromarray(stored.numpy())
-        expected.getexif()[0x0112] = value
-        expected = np.asarray(ImageOps.exif_transpose(expected))
+        expected = turned_by_pillow(stored, value)
         np.testing.assert_array_equal(upright(stored, tf.constant(value)), expected)
         np.testing.assert_array_equal(decode_image(data, exif="apply"), expected)
 
@@ -95,13 +101,33 @@ def test_orientations_equal_pillow_s(value, kind, order):
 @pytest.mark.parametrize("order", ["<", ">"])
 def test_usual_files_are_recognized_quickly(order):
     maker, field = entry(order, 0x010F, 2, 4, 0x41), entry(order, 0x0112, _SHORT, 1, 1)
-    usual = exif(structure(order, maker, field, entry(order, 0x8769, _LONG, 1, 90)))
-    for data in (JPEG, jpeg(usual), jpeg(JFIF, usual)):
-        assert bool(is_plain(data))
+    pointer = entry(order, 0x8769, _LONG, 1, 90)
+    for entries in (
+        (maker, field, pointer),
+        (field,),
+        (*[maker] * 20, field),
+        (maker, pointer),
+        (),
+    ):
+        usual = exif(structure(order, *entries))
+        for data in (JPEG, jpeg(usual), jpeg(JFIF, usual)):
+            assert bool(is_plain(data)) and orientation_of(data) == pillow_orientation(data) == 1
     turned = entry(order, 0x0112, _SHORT, 1, 6)
-    for entries in ((maker, turned), (turned, field), (maker, turned, field)):
+    no_value = entry(order, 0x0112, _SHORT, 1, 0)
+    for entries in (
+        (maker, turned),
+        (turned, field),
+        (maker, turned, field),
+        (no_value, turned),
+        (*[maker] * 12, turned),
+        (*[maker] * 20, turned),
+    ):
         data = jpeg(exif(structure(order, *entries)))
         assert not bool(is_plain(data)) and orientation_of(data) == 6
+    # A table after JFIF would be at byte 20, where this file has the number of its entries.
+    data = jpeg(exif(structure("<", entry("<", 0x0112, _SHORT, 1, 6), count=0xDBFF)))
+    assert data[20:22] == b"\xff\xdb"
+    assert not bool(is_plain(data)) and orientation_of(data) == 6
 
 
 def test_other_files_are_upright():
@@ -179,3 +205,17 @@ def test_training_crops_are_those_of_the_upright_image(value):
         seed = tf.constant(seed, tf.int64)
         found = inception_crop(tf.constant(data), seed, (0.1, 0.9), exif="apply")
         np.testing.assert_array_equal(found, inception_crop(png, seed, (0.1, 0.9)))
+
+
+@pytest.mark.parametrize("value", [1, 6, 7])
+@pytest.mark.parametrize("crop", ["inception", "random", "none"])
+def test_training_changes_the_upright_image(crop, value):
+    data = jpeg(exif(structure("<", entry("<", 0x0112, _SHORT, 1, value))))
+    png = tf.io.encode_png(turned_by_pillow(decode_image(data), value))
+    options = Augmentation(crop=crop, crop_resize_to=15 if crop == "random" else None)
+    preprocessing = Preprocessing(image_size=(12, 9), exif="apply")
+    for seed in ([3, 1], [4, 2], [5, 3]):
+        found, expected = (
+            augment(x, seed, preprocessing, options) for x in (tf.constant(data), png)
+        )
+        np.testing.assert_array_equal(found, expected)
