@@ -61,7 +61,10 @@ def test_wheel_has_every_module_and_asset(tmp_path):
         for package in PACKAGES
         for path in (source / package).rglob("*")
         if path.is_file()
-        and (path.suffix in (".py", ".css", ".html", ".json", ".typed") or "assets" in path.parts)
+        and (
+            path.suffix in (".py", ".css", ".html", ".js", ".json", ".typed")
+            or "assets" in path.parts
+        )
     }
     # The sources of the ops, which a rebuild needs; tests/custom_ops tests the built files.
     sources = ["sources.bzl", build_plan.sources()["EXPORTS"], *build_plan.source_files()]
@@ -73,6 +76,9 @@ def test_wheel_has_every_module_and_asset(tmp_path):
     built = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert built.returncode == 0, built.stderr
     [wheel] = tmp_path.glob("vit_tf-*.whl")
-    packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    with zipfile.ZipFile(wheel) as archive:
+        packed = {name for name in archive.namelist() if ".dist-info/" not in name}
+        [scripts] = [x for x in archive.namelist() if x.endswith("entry_points.txt")]
+        assert "vit-tf = pipelines.cli.console:main" in archive.read(scripts).decode()
     assert packed == expected
     assert any(name.startswith("vit_tf/assets/") for name in packed)

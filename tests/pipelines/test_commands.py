@@ -1,18 +1,20 @@
 """Refusals and messages of commands: one clear error line, exit code 2, no incomplete files."""
 
+import contextlib
 import dataclasses
 import importlib
 import json
 import os
 import re
 import shutil
+import sys
 
 import numpy as np
 import pytest
 
 import vit_tf
 from custom_ops import loader
-from pipelines.cli import command_names, request, shared_flags
+from pipelines.cli import command_names, console, request, shared_flags
 from pipelines.config import Experiment, recipes
 from tests import architecture
 from tests.pipelines import encoded
@@ -354,6 +356,28 @@ def test_a_name_that_is_no_command_is_one_sentence(tmp_path):
     result = run_module("pipelines.eval", "--model=a", cwd=tmp_path, cold=True)
     assert_user_error(result, "There is no command 'eval'. Did you mean evaluate?")
     assert command_names.commands() == COMMANDS
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        ([], 2, "error: Name a command"),
+        (["eval", "--model=a"], 2, "error: There is no command 'eval'. Did you mean evaluate?"),
+        (["data.check"], 2, "error: There is no command 'data_check'."),
+        (["--help"], None, "usage: vit-tf COMMAND [flags]"),
+        (["plan", "--help"], 0, "python -m pipelines.plan [flags]"),
+        (["plan", "--no_such_flag"], 2, "error: Unknown flag --no_such_flag"),
+    ],
+)
+def test_the_program(monkeypatch, capsys, arguments, code, text):
+    """`vit-tf COMMAND` is `python -m pipelines.COMMAND`."""
+    monkeypatch.setattr(sys, "argv", ["vit-tf", *arguments])
+    with contextlib.ExitStack() as stack:
+        if code is not None:
+            ended = stack.enter_context(pytest.raises(SystemExit))
+        console.main()
+    assert code is None or ended.value.code == code
+    assert text in "".join(capsys.readouterr())
 
 
 def test_two_models_or_none(tmp_path, command):
