@@ -372,6 +372,7 @@ def test_a_name_that_is_no_command_is_one_sentence(tmp_path):
 def test_the_program(monkeypatch, capsys, arguments, code, text):
     """`vit-tf COMMAND` is `python -m pipelines.COMMAND`."""
     monkeypatch.setattr(sys, "argv", ["vit-tf", *arguments])
+    monkeypatch.delitem(sys.modules, "pipelines.plan", raising=False)  # As in a new process.
     with contextlib.ExitStack() as stack:
         if code is not None:
             ended = stack.enter_context(pytest.raises(SystemExit))
