@@ -11,6 +11,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+import vit_tf
 from custom_ops.building import build_plan
 from tests.architecture import ROOT
 
@@ -75,7 +76,7 @@ def test_wheel_has_every_module_and_asset(tmp_path):
     environment = os.environ | {"VIT_BUILD_OPS": "0"}
     built = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert built.returncode == 0, built.stderr
-    [wheel] = tmp_path.glob("vit_tf-*.whl")
+    [wheel] = tmp_path.glob(f"vit_tf-{vit_tf.__version__}-*.whl")
     with zipfile.ZipFile(wheel) as archive:
         packed = {name for name in archive.namelist() if ".dist-info/" not in name}
         [scripts] = [x for x in archive.namelist() if x.endswith("entry_points.txt")]
