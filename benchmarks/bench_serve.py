@@ -42,11 +42,12 @@ class Server:
     """The process, on a port of its own."""
 
     def __init__(self, folder, flags):
-        self._log = open(os.path.join(folder, "log"), "w+")  # noqa: SIM115
+        self._log = os.path.join(folder, "log")
         command = [sys.executable, "-m", "pipelines.serve", "--port=0", f"--waiting={WAITING}"]
-        self._process = subprocess.Popen(
-            [*command, *flags], stdout=self._log, stderr=subprocess.STDOUT
-        )
+        with open(self._log, "w") as log:
+            self._process = subprocess.Popen(
+                [*command, *flags], stdout=log, stderr=subprocess.STDOUT
+            )
         while "Ctrl-C" not in self.log():
             if self._process.poll() is not None:
                 sys.exit(self.log())
@@ -55,8 +56,8 @@ class Server:
         self.port = int(line.rstrip("/").rpartition(":")[2])
 
     def log(self):
-        self._log.seek(0)
-        return self._log.read()
+        with open(self._log) as log:
+            return log.read()
 
     def megabytes(self):
         """Resident memory."""

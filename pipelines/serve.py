@@ -31,7 +31,7 @@ def define(values):
     flags.DEFINE_integer("port", 8501, "0: any free one.", 0, 65535, **own)
     flags.DEFINE_string("name", "vit", "Name of the model in the paths of REST.", **own)
     flags.DEFINE_integer(
-        "waiting", 64, "Requests that may wait; more are answered 503.", 0, 1024, **own
+        "waiting", 64, "Requests that may wait; more are answered 503.", 0, 500, **own
     )
     flags.DEFINE_integer("max_images", 64, "Images in a request.", 1, **own)
     flags.DEFINE_integer(
@@ -45,8 +45,13 @@ def define(values):
         lower_bound=1,
         **own,
     )
-    flags.DEFINE_float(
-        "timeout", 30.0, "Seconds for a request to arrive, and to wait for others.", 0.1, **own
+    flags.DEFINE_integer(
+        "timeout",
+        30,
+        "Seconds for a request to arrive, to wait for others, and to read an answer.",
+        1,
+        3600,
+        **own,
     )
 
 
@@ -63,7 +68,7 @@ def main(values, arguments):
             raise
         raise UserError(
             "pipelines.serve needs waitress, which is not installed. Install it: "
-            "pip install '.[serve]'."
+            "pip install '.[train,serve]'."
         ) from None
     # First: what is wrong with it is said before the model is read.
     with contextlib.closing(server.bind(values.host, values.port)) as bound:

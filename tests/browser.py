@@ -1,16 +1,26 @@
 """A page in headless Chromium, driven over the pipe of its DevTools protocol."""
 
 import base64
-import contextlib
 import itertools
 import json
 import os
+import select
 import shutil
 import subprocess
+import sys
 import time
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-_SECONDS = 60
+_SECONDS = 120
+# The protocol is on 3 and 4; copies first, as these numbers may be in use.
+_START = """
+import os, sys
+files = [os.dup(int(number)) for number in sys.argv[1:3]]
+for place, file in enumerate(files, start=3):
+    os.dup2(file, place)
+    os.set_inheritable(place, True)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 
 
 class Browser:
@@ -19,41 +29,30 @@ class Browser:
     Args:
         profile: folder for the files of the browser.
         width, height: of the page in pixels.
-        is_phone: whether it says that it is one, with a screen for touches.
+        is_phone: whether the page is laid out as on a phone.
     """
 
     def __init__(self, profile, width=1000, height=800, is_phone=False):
-        commands, answers = os.pipe(), os.pipe()
-
-        def in_child():
-            # The protocol is on 3 and 4; copies first, as these numbers may be in use.
-            read, write = os.dup(commands[0]), os.dup(answers[1])
-            os.dup2(read, 3)
-            os.dup2(write, 4)
-
+        (their_input, commands), (answers, their_output) = os.pipe(), os.pipe()
+        self._commands, self._answers = os.fdopen(commands, "wb", 0), answers
+        options = ("--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe")
         self._process = subprocess.Popen(
             [
-                *(CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu"),
-                *("--remote-debugging-pipe", f"--user-data-dir={profile}", "about:blank"),
+                *(sys.executable, "-ISc", _START, str(their_input), str(their_output)),
+                *(CHROMIUM, *options, f"--user-data-dir={profile}", "about:blank"),
             ],
-            preexec_fn=in_child,
-            close_fds=False,
+            pass_fds=(their_input, their_output),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        os.close(commands[0])
-        os.close(answers[1])
-        self._commands, self._answers = (
-            os.fdopen(commands[1], "wb", 0),
-            os.fdopen(answers[0], "rb", 0),
-        )
+        os.close(their_input)
+        os.close(their_output)
         self._numbers, self._rest, self._session = itertools.count(1), b"", None
         self.errors = []
-        [target] = [
-            x for x in self._call("Target.getTargets")["targetInfos"] if x["type"] == "page"
-        ]
-        attach = {"targetId": target["targetId"], "flatten": True}
-        self._session = self._call("Target.attachToTarget", **attach)["sessionId"]
+        targets = self._call("Target.getTargets")["targetInfos"]
+        [target] = [x["targetId"] for x in targets if x["type"] == "page"]
+        attached = self._call("Target.attachToTarget", targetId=target, flatten=True)
+        self._session = attached["sessionId"]
         for domain in ("Page", "Runtime", "DOM", "Log"):
             self._call(f"{domain}.enable")
         self._call(
@@ -94,12 +93,10 @@ class Browser:
 
     def close(self):
         """Ends the browser."""
-        with contextlib.suppress(OSError):
-            self._call("Browser.close")
         self._process.kill()
         self._process.wait()
         self._commands.close()
-        self._answers.close()
+        os.close(self._answers)
 
     def _call(self, method, **parameters):
         number = next(self._numbers)
@@ -117,7 +114,8 @@ class Browser:
 
     def _next(self):
         while b"\0" not in self._rest:
-            part = self._answers.read(2**16)
+            assert select.select([self._answers], [], [], _SECONDS)[0], "no answer"
+            part = os.read(self._answers, 2**16)
             assert part, "the browser ended"
             self._rest += part
         message, _, self._rest = self._rest.partition(b"\0")

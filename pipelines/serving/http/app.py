@@ -43,7 +43,8 @@ class Application:
 
     def __call__(self, environ, start_response):
         """Answers one request (PEP 3333)."""
-        method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
+        method = environ["REQUEST_METHOD"]
+        path = environ["PATH_INFO"].encode("latin-1").decode("utf-8", "replace")  # By PEP 3333.
         try:
             media_type, content = self._answer(method, path, environ)
             status, headers = http.HTTPStatus.OK, []
@@ -54,7 +55,7 @@ class Application:
             self.refused += 1
             status, headers = http.HTTPStatus.SERVICE_UNAVAILABLE, [("Retry-After", "1")]
             media_type, content = _JSON, error_body("Too many requests wait. Try again later.")
-        except tf.errors.ResourceExhaustedError:
+        except (tf.errors.ResourceExhaustedError, MemoryError):
             status, headers = http.HTTPStatus.TOO_MANY_REQUESTS, []
             media_type, content = _JSON, error_body("There is not enough memory. Send less.")
         except Exception:

@@ -4,6 +4,8 @@ import base64
 import html
 import importlib.resources
 import json
+import re
+import threading
 import time
 
 import numpy as np
@@ -32,6 +34,7 @@ class Page:
 
     def __init__(self, model, name, gate, samples):
         self._model, self._gate = model, gate
+        self._explaining = threading.Lock()
         self._files = {
             "/": (_HTML, _page(model, name, samples)),
             "/page.css": (_CSS, _read("pipelines.reports", "templates/report.css") + _own("css")),
@@ -48,7 +51,7 @@ class Page:
         """
         if path not in self._files:
             raise not_found(
-                f"There is nothing at {path}. The page is at /, REST below /v1/models/."
+                f"There is nothing at {path:.200}. The page is at /, REST below /v1/models/."
             )
         return self._files[path]
 
@@ -62,7 +65,8 @@ class Page:
             HttpError: if it cannot be decoded.
             Busy: if too many wait.
         """
-        with self._gate.entered():
+        # One at a time, as the maps of a large image may take a gigabyte.
+        with self._gate.entered(), self._explaining:
             begin = time.perf_counter()
             data, answer = read_body(), {}
             image = self._decoded(data)
@@ -125,10 +129,8 @@ def _page(model, name, samples):
         for index, sample in enumerate(samples)
     )
     values = {"model": html.escape(model.name), "name": html.escape(name), "samples": buttons}
-    text = _own("html").decode()
-    for key, value in values.items():
-        text = text.replace("{{ " + key + " }}", value)
-    return text.encode()
+    text = re.sub(r"{{ (\w+) }}", lambda match: values[match[1]], _own("html").decode())
+    return text.encode("utf-8", "replace")
 
 
 def _own(suffix):

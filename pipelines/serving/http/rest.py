@@ -7,6 +7,7 @@ each also with `/versions/1` behind the name.
 
 import json
 import re
+import threading
 
 import tensorflow as tf
 
@@ -36,6 +37,7 @@ class Rest:
 
     def __init__(self, model, name, gate, most):
         self._model, self._name, self._gate, self._most = model, name, gate, most
+        self._reading = threading.Lock()
 
     def answer(self, method, path, read_body) -> bytes:
         """The JSON text that answers a request.
@@ -51,15 +53,8 @@ class Rest:
         match = _PATH.fullmatch(path)
         is_call = match is not None and (match["action"] or "").startswith(":")
         if match is None or method != ("POST" if is_call else "GET"):
-            raise bad_request(f"Malformed request: {method} {path}")
-        if (
-            match["name"] != self._name
-            or match["label"]
-            or match["version"] not in (None, _VERSION)
-        ):
-            wanted = match["version"] or match["label"]
-            which = f"Specific({match['name']}, {wanted})" if wanted else f"Latest({match['name']})"
-            raise not_found(f"Servable not found for request: {which}")
+            raise bad_request(f"Malformed request: {method} {path:.200}")
+        self._check_name(match)
         if match["action"] is None:
             return _json(_STATUS)
         if match["action"] == "/metadata":
@@ -69,26 +64,46 @@ class Rest:
                 f"The signatures of this model are for predict. Received: {match['action'][1:]}."
             )
         with self._gate.entered():
-            return self._predict(read_body())
+            signature, value, form = self._read(read_body())
+            try:
+                outputs = self._model.call(signature, value)
+            except tf.errors.InvalidArgumentError as error:
+                raise bad_request(_sentence(error)) from None
+            return tensors.write_outputs(outputs, form)
 
-    def _predict(self, body):
-        request, form = tensors.read_request(body)
-        signature = request.get("signature_name") or _DEFAULT_SIGNATURE
-        if not isinstance(signature, str) or signature not in self._model.signatures:
-            known = ", ".join(sorted(self._model.signatures))
-            raise bad_request(f'Serving signature key "{signature}" not found. Expected: {known}.')
-        spec = self._model.input(signature)
-        if spec is None:
-            raise bad_request(
-                f"The signature {signature} has no input, so REST cannot call it. The names of the "
-                "classes are in top_classes of the answers."
-            )
-        value = tensors.read_tensor(request[form], form, spec, self._most)
-        try:
-            outputs = self._model.call(signature, value)
-        except tf.errors.InvalidArgumentError as error:
-            raise bad_request(_sentence(error)) from None
-        return tensors.write_outputs(outputs, form)
+    def _check_name(self, match):
+        """Refuses other models and versions."""
+        name, version, label = match["name"], match["version"], match["label"]
+        if name == self._name and not label and version in (None, _VERSION):
+            return
+        if match["action"] is None and not label:
+            which = f"version {version}" if version else "any versions"
+            raise not_found(f"Could not find {which} of model {name:.200}")
+        wanted = version or label
+        which = f"Specific({name:.200}, {wanted:.200})" if wanted else f"Latest({name:.200})"
+        raise not_found(f"Servable not found for request: {which}")
+
+    def _read(self, body):
+        """The signature of a request, the value of its input, and its format."""
+        # One at a time: Python's lists take far more memory than the text, and than the tensor.
+        with self._reading:
+            request, form = tensors.read_request(body)
+            signature = request.get("signature_name", "")
+            if signature == "":
+                signature = _DEFAULT_SIGNATURE
+            if not isinstance(signature, str) or signature not in self._model.signatures:
+                known = ", ".join(sorted(self._model.signatures))
+                raise bad_request(
+                    f"Serving signature key {signature!r:.60} not found. Expected: {known}."
+                )
+            spec = self._model.input(signature)
+            if spec is None:
+                raise bad_request(
+                    f"The signature {signature} has no input, so REST cannot call it. The names of "
+                    "the classes are in top_classes of the answers."
+                )
+            value = tensors.read_tensor(request[form], form, spec, self._most)
+        return signature, value, form
 
     def _metadata(self):
         signatures = {

@@ -29,17 +29,17 @@ class Limits:
         waiting: requests that wait for others; further ones are answered 503.
         images: in a request.
         megabytes: of the body of a request, 2**20 bytes each.
-        seconds: for a whole request to arrive, and to wait for others.
+        seconds: for a whole request to arrive, to wait for others, and to read an answer.
     """
 
     waiting: int
     images: int
     megabytes: int
-    seconds: float
+    seconds: int
 
 
 def make_server(model, bound, name, limits) -> Server:
-    """A server that listens when it is made.
+    """A server that does not listen yet.
 
     Args:
         model: `ServedModel`.
@@ -67,12 +67,6 @@ def run(model, bound, name, limits):
     begin = time.perf_counter()
     model.warm_up()
     server = make_server(model, bound, name, limits)
-    _log.info(
-        f"warm after {time.perf_counter() - begin:.1f} s\n"
-        f"page: {server.url}\n"
-        f"REST: {server.url}v1/models/{name}:predict\n"
-        "Ctrl-C ends it. For trying on this machine; TensorFlow Serving is for production."
-    )
 
     def stop(number, _):
         for each in _SIGNALS:
@@ -82,6 +76,15 @@ def run(model, bound, name, limits):
 
     for each in _SIGNALS:
         signal.signal(each, stop)
+    # Its lines about a queue say nothing that the answers do not say.
+    logging.getLogger("waitress.queue").setLevel(logging.ERROR)
+    server.listen()
+    _log.info(
+        f"warm after {time.perf_counter() - begin:.1f} s\n"
+        f"page: {server.url}\n"
+        f"REST: {server.url}v1/models/{name}:predict\n"
+        "Ctrl-C ends it. For trying on this machine; TensorFlow Serving is for production."
+    )
     server.run()
     application = server.application
     refused = f", {application.refused:,} of them with 503" if application.refused else ""

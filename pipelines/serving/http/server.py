@@ -5,25 +5,27 @@ Waitress reads requests in one thread without blocking, so a slow client holds n
 
 import contextlib
 import logging
-import math
 import socket
 import time
 
 from waitress import wasyncore
 from waitress.adjustments import Adjustments
 from waitress.channel import HTTPChannel
+from waitress.parser import HTTPRequestParser
 from waitress.server import TcpWSGIServer
 from waitress.task import ErrorTask, ThreadedTaskDispatcher, WSGITask
+from waitress.utilities import BadRequest
 
 from pipelines.errors import UserError
 from pipelines.serving.http.app import error_body
 
 _log = logging.getLogger(__name__)
 
-# Open connections; further ones wait to be accepted.
-_MOST_CONNECTIONS = 250
+# Open connections beyond those whose requests run or wait; further ones are not accepted.
+_SPARE_CONNECTIONS = 200
 # Bytes of a body that are kept in memory; the rest goes to a temporary file.
 _IN_MEMORY = 64 * 2**10
+# Of a header, and of what is between and behind the chunks of a body.
 _MOST_HEADER_BYTES = 16 * 2**10
 # Threads beyond those that compute or wait: they refuse, and send the files of the page.
 _SPARE_THREADS = 8
@@ -31,8 +33,8 @@ _SPARE_THREADS = 8
 _LOOK = 1.0
 # Seconds in which a client may still send the rest of a request that is refused.
 _LINGER = 5.0
-# Seconds for which a new connection is kept at the end, since its request may be on the way.
-_NEW = 1.0
+# Seconds for which a connection is kept at the end, since its next request may be on the way.
+_QUIET = 1.0
 
 
 def bind(host, port) -> socket.socket:
@@ -55,11 +57,15 @@ def bind(host, port) -> socket.socket:
             stack.pop_all()
             return bound
     except (OSError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(
-            f"Cannot listen on --host={host} --port={port}: {reason}. Choose another --port (0 "
-            "takes a free one), or an address of this machine."
-        ) from None
+        raise _cannot_listen(host, port, error) from None
+
+
+def _cannot_listen(host, port, error):
+    reason = getattr(error, "strerror", None) or error
+    return UserError(
+        f"Cannot listen on --host={host} --port={port}: {reason}. Choose another --port (0 takes a "
+        "free one), or an address of this machine."
+    )
 
 
 class Server(TcpWSGIServer):
@@ -70,19 +76,19 @@ class Server(TcpWSGIServer):
         bound: the result of `bind`.
         threads: how many requests the application answers or keeps waiting at a time.
         most_bytes: the largest body of a request.
-        seconds: for a whole request to arrive.
+        seconds: for a whole request to arrive, and for an answer to be read.
     """
 
     def __init__(self, application, bound, *, threads, most_bytes, seconds):
         adjustments = Adjustments(
             sockets=[bound],
             threads=threads + _SPARE_THREADS,
-            connection_limit=_MOST_CONNECTIONS,
-            backlog=_MOST_CONNECTIONS,
+            connection_limit=threads + _SPARE_CONNECTIONS,
+            backlog=threads + _SPARE_CONNECTIONS,
             max_request_body_size=most_bytes,
             max_request_header_size=_MOST_HEADER_BYTES,
             inbuf_overflow=_IN_MEMORY,
-            channel_timeout=math.ceil(seconds),
+            channel_timeout=seconds,
             cleanup_interval=_LOOK,
             asyncore_use_poll=True,
             ident=None,
@@ -94,6 +100,7 @@ class Server(TcpWSGIServer):
         super().__init__(
             application,
             map={},
+            _start=False,
             _sock=bound,
             dispatcher=dispatcher,
             adj=adjustments,
@@ -102,6 +109,7 @@ class Server(TcpWSGIServer):
         )
         self.channel_class = _Channel
         self.stops = False
+        self._ends = False
         self._seconds = seconds
 
     @property
@@ -110,12 +118,28 @@ class Server(TcpWSGIServer):
         host = f"[{self.effective_host}]" if ":" in self.effective_host else self.effective_host
         return f"http://{host}:{self.effective_port}/"
 
+    def listen(self):
+        """Opens the port.
+
+        Raises:
+            UserError: if another process has opened it since `bind`.
+        """
+        try:
+            self.accept_connections()
+        except OSError as error:
+            raise _cannot_listen(self.effective_host, self.effective_port, error) from None
+
     def run(self):
         """Answers requests; returns after `stop`, when all that have come are answered."""
         while not self.stops:
             wasyncore.poll2(_LOOK, self._map)
-        self._accept_waiting()
+        before = -1
+        while before < len(self.active_channels):  # What the system has accepted.
+            before = len(self.active_channels)
+            self.handle_accept()
         wasyncore.dispatcher.close(self)
+        wasyncore.poll2(0, self._map)  # Reads what has come, before idle connections are closed.
+        self._ends = True
         while self.active_channels:
             self.maintenance(time.time())
             wasyncore.poll2(_LOOK / 10, self._map)
@@ -123,7 +147,7 @@ class Server(TcpWSGIServer):
         self.trigger.close()
 
     def stop(self):
-        """Lets `run` return; may be called in a signal handler."""
+        """Lets `run` return; may be called in a signal handler, also before `run`."""
         if not self.stops:
             self.stops = True
             self.pull_trigger()
@@ -132,20 +156,31 @@ class Server(TcpWSGIServer):
         """Closes connections that are idle or too slow; at the end, all without a request."""
         super().maintenance(now)
         for channel in list(self.active_channels.values()):
-            if channel.is_too_slow(now - self._seconds) or (self.stops and channel.is_idle(now)):
+            if channel.is_too_slow(now, self._seconds) or (self._ends and channel.is_idle(now)):
                 channel.will_close = True
 
-    def _accept_waiting(self):
-        """Takes the connections that the system has already accepted."""
-        before = -1
-        while before < len(self.active_channels) < _MOST_CONNECTIONS:
-            before = len(self.active_channels)
-            self.handle_accept()
+
+class _Parser(HTTPRequestParser):
+    """Reads a request; whatever it is, waitress's own parser may raise no other error."""
+
+    def received(self, data):
+        try:
+            used = super().received(data)
+        except ValueError as error:
+            return self._refused(f"The header cannot be read: {error}", data)
+        parts = (getattr(self.body_rcv, name, b"") for name in ("control_line", "trailer"))
+        if sum(map(len, parts)) > _MOST_HEADER_BYTES:
+            return self._refused("The lines between chunks are too long", data)
+        return used
+
+    def _refused(self, reason, data):
+        self.error, self.completed = BadRequest(reason), True
+        return len(data)
 
 
 class _Task(WSGITask):
     def execute(self):
-        if self.channel.server.stops:
+        if self.channel.server.stops or self.channel.has_more:
             self.set_close_on_finish()
         super().execute()
 
@@ -165,32 +200,50 @@ class _ErrorTask(ErrorTask):
 
 
 class _Channel(HTTPChannel):
-    """A connection."""
+    """A connection, with one request at a time."""
 
     task_class = _Task
     error_task_class = _ErrorTask
+    parser_class = _Parser
     is_refused = False
+    has_more = False  # Whether the client has sent something behind a request.
     _lingers_from = None
-    _begin = None  # When the first byte of a request came that is not complete.
+    _arrives_from = None  # When the first byte of a request came that is not complete.
+    _sends_from = None  # When an answer was first seen that the client has not read.
 
     def received(self, data):
+        self._sends_from = None  # Waitress reads nothing while it sends.
         result = super().received(data)
+        with self.requests_lock:
+            if self.requests and (len(self.requests) > 1 or self.request is not None):
+                # Without an answer to the first request, a client cannot know that the next one is
+                # read. It is dropped; the connection ends after the answer.
+                for request in (*self.requests[1:], self.request):
+                    if request is not None:
+                        request.close()
+                self.request, self.has_more = None, True
+                del self.requests[1:]
         if self.request is None:
-            self._begin = None
-        elif self._begin is None:
-            self._begin = time.time()
+            self._arrives_from = None
+        elif self._arrives_from is None:
+            self._arrives_from = time.time()
         return result
 
-    def is_too_slow(self, limit):
-        """Whether its request began before a time, or the client has not read the end."""
+    def is_too_slow(self, now, seconds):
+        """Whether its request or the reading of an answer takes longer than some seconds."""
         if self._lingers_from is not None:
-            return self._lingers_from < time.time() - _LINGER
-        return self._begin is not None and self._begin < limit
+            return self._lingers_from < now - _LINGER
+        if not self.total_outbufs_len:
+            self._sends_from = None
+        elif self._sends_from is None:
+            self._sends_from = now
+        begins = (self._arrives_from, self._sends_from)
+        return any(begin is not None and begin < now - seconds for begin in begins)
 
     def is_idle(self, now):
-        """Whether it has no request, and none is expected."""
-        is_new = self.last_activity == self.creation_time and now - self.creation_time < _NEW
-        return not (self.requests or self.request or self.total_outbufs_len or is_new)
+        """Whether it has no request, and none has come for a while."""
+        is_quiet = self.last_activity < now - _QUIET
+        return is_quiet and not (self.requests or self.request or self.total_outbufs_len)
 
     # A client that still sends when the connection is closed may never see why it was refused:
     # after the answer, what it sends is read and dropped for a while.

@@ -6,6 +6,7 @@ object with the name of the input as its key. The answer has `predictions` or `o
 """
 
 import base64
+import itertools
 import json
 
 import numpy as np
@@ -15,6 +16,7 @@ from pipelines.serving.http.errors import bad_request
 
 _ROWS, _COLUMNS = "instances", "inputs"
 _BASE64 = "b64"
+_MOST_UINT8 = 255
 
 
 def read_request(body) -> tuple[dict, str]:
@@ -104,7 +106,7 @@ def _unnamed(value, name):
     if not isinstance(value, dict) or set(value) == {_BASE64}:
         return value
     if set(value) != {name}:
-        raise bad_request(f"A value has the keys {sorted(value)}. Expected {name!r} only.")
+        raise bad_request(f"A value has the keys {sorted(value)!r:.60}. Expected {name!r} only.")
     return value[name]
 
 
@@ -120,6 +122,7 @@ def _strings(value, spec):
                 '{"b64": "..."}.'
             )
         try:
+            text = "".join(text.split())  # Programs write lines, some leave the padding out.
             files[index] = base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
         except ValueError as error:
             raise bad_request(
@@ -129,32 +132,44 @@ def _strings(value, spec):
 
 
 def _numbers(value, spec):
-    dtype, rank = spec.dtype.as_numpy_dtype, spec.shape.rank
-    try:
-        array = np.array(value)
-    except ValueError:
-        raise bad_request(
-            f"{spec.name!r} has lists of different lengths. Expected a tensor of the shape "
-            f"{_shape(spec)}."
-        ) from None
-    if array.dtype.kind not in "iuf" or array.ndim != rank or not array.size:
-        what = "numbers" if array.dtype.kind in "iuf" else "values that are not numbers"
-        raise bad_request(
-            f"{spec.name!r} has {what} in the shape {list(array.shape)}. Expected numbers in the "
-            f"shape {_shape(spec)}."
-        )
-    if any(size not in (None, own) for size, own in zip(spec.shape, array.shape, strict=True)):
-        raise bad_request(
-            f"{spec.name!r} has the shape {list(array.shape)}. Expected {_shape(spec)}."
-        )
-    if np.dtype(dtype).kind == "u":
-        limit = np.iinfo(dtype).max
-        if array.dtype.kind == "f" or array.min() < 0 or array.max() > limit:
+    leaves, shape = [value], []
+    # Level by level: NumPy would first try to find a type for whatever a client sends.
+    for size in spec.shape:
+        lengths = {len(one) if isinstance(one, list) else None for one in leaves}
+        found = lengths.pop()
+        if lengths or not found or size not in (None, found):
             raise bad_request(
-                f"{spec.name!r} has other numbers than integers from 0 to {limit}. Expected "
-                f"{spec.dtype.name}; the signature serving_default takes float32."
+                f"{spec.name!r} is no tensor of the shape {_shape(spec)}: axis {len(shape)} has "
+                f"{_lengths({found, *lengths})}."
             )
-    return array.astype(dtype)
+        shape.append(found)
+        leaves = list(itertools.chain.from_iterable(leaves))
+    kinds = set(map(type, leaves))
+    if not kinds <= {int, float}:
+        raise bad_request(f"{spec.name!r} has values that are not numbers in {_shape(spec)}.")
+    try:
+        array = np.array(leaves, np.float64).reshape(shape)
+    except OverflowError:
+        raise bad_request(f"{spec.name!r} has a number beyond the range of floats.") from None
+    if spec.dtype == tf.uint8:
+        if float in kinds or array.min() < 0 or array.max() > _MOST_UINT8:
+            raise bad_request(
+                f"{spec.name!r} has other numbers than integers from 0 to {_MOST_UINT8}. Expected "
+                "uint8; the signature serving_default takes float32."
+            )
+        return array.astype(np.uint8)
+    with np.errstate(over="ignore"):
+        result = array.astype(spec.dtype.as_numpy_dtype)
+    if (np.isinf(result) & np.isfinite(array)).any():
+        raise bad_request(f"{spec.name!r} has a number beyond the range of {spec.dtype.name}.")
+    return result
+
+
+def _lengths(found):
+    """What an axis of a wrong tensor has."""
+    if None in found:
+        return "numbers or other values in place of lists"
+    return "an empty list" if found == {0} else f"lists of the lengths {sorted(found)[:5]}"
 
 
 def _shape(spec):
@@ -173,16 +188,17 @@ def _kind(value):
 def _plain(name, array):
     """Lists of values that JSON has; floats have the shortest digits that give them again."""
     if array.dtype.kind == "f":
-        return np.array(array.astype(np.float32).astype(str), np.float64).tolist()
+        # An image at a time: the texts take 128 bytes each.
+        parts = array if array.ndim > 1 else [array]
+        plain = [np.array(part.astype(np.float32).astype(str), float).tolist() for part in parts]
+        return plain if array.ndim > 1 else plain[0]
     if array.dtype.kind != "O":
         return array.tolist()
     as_base64 = name.endswith("_bytes")  # The rule of TensorFlow Serving.
 
     def text(value):
-        return (
-            {_BASE64: base64.b64encode(value).decode()}
-            if as_base64
-            else value.decode("utf-8", "replace")
-        )
+        if as_base64:
+            return {_BASE64: base64.b64encode(value).decode()}
+        return value.decode("utf-8", "replace")
 
     return np.vectorize(text, otypes=[object])(array).tolist() if array.size else array.tolist()

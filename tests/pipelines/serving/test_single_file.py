@@ -300,12 +300,13 @@ def test_all_forms_answer_the_same_for_unusual_photos(tmp_path, monkeypatch, siz
         assert names == labels
         answers = found(tf.constant(photos))["probabilities"]
         np.testing.assert_allclose(answers, expected["probabilities"], atol=1e-5)
-    with running(open_model(str(tmp_path / "model.npz")), images=len(photos)) as served:
-        inputs = [as_base64(photo) for photo in photos]
-        status, answer = predict(served, signature_name="serving_bytes", inputs=inputs)
-    assert status == 200
-    answers = answer["outputs"]["probabilities"]
-    np.testing.assert_allclose(answers, expected["probabilities"], atol=1e-5)
+    inputs = [as_base64(photo) for photo in photos]
+    for path in [tmp_path / "model.npz"] if size else paths:
+        with running(open_model(str(path)), images=len(photos)) as served:
+            status, answer = predict(served, signature_name="serving_bytes", inputs=inputs)
+        assert status == 200
+        answers = answer["outputs"]["probabilities"]
+        np.testing.assert_allclose(answers, expected["probabilities"], atol=1e-5)
 
 
 def test_int8_needs_images(exported, command, tmp_path):

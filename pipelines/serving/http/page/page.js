@@ -21,28 +21,37 @@ function say(text, isWrong = false) {
   element("status").classList.toggle("wrong", isWrong);
 }
 
+// `content`: a file, or the promise of one.
 async function classify(content, name) {
   const number = ++latest;
   const begin = performance.now();
   say(`${name}: waiting for the answer`);
-  let answer;
   try {
-    const response = await fetch("/explain", { method: "POST", body: content });
-    answer = await response.json();
+    const response = await fetch("/explain", { method: "POST", body: await content });
+    const answer = await response.json();
     if (!response.ok) throw new Error(answer.error);
+    const milliseconds = performance.now() - begin;
+    if (answer.seen) await picture(answer.seen);
+    if (number === latest) show(answer, name, milliseconds);
   } catch (error) {
-    if (number === latest) {
-      element("result").hidden = true;
-      const reason = error instanceof TypeError ? "The server does not answer, or the file is too large for it." : error.message;
-      say(`${name}: ${reason}`, true);
-    }
-    return;
+    if (number !== latest) return;
+    element("result").hidden = true;
+    const reason = error instanceof TypeError
+      ? "The server does not answer, or the file is too large for it." : error.message;
+    say(`${name}: ${reason}`, true);
   }
-  if (number === latest) await show(answer, name, performance.now() - begin);
 }
 
-async function show(answer, name, milliseconds) {
-  say("");
+// Waits until the browser can show a picture.
+function picture(source) {
+  const image = new Image();
+  image.src = source;
+  return image.decode();
+}
+
+function show(answer, name, milliseconds) {
+  const best = (answer.top || [])[0];
+  say(best ? `${name}: ${best.label}, ${percent(best.probability)}` : name);
   element("title").textContent = name;
   const bars = (answer.top || []).map(({ label, probability }) => bar(label, probability));
   element("top").replaceChildren(...bars);
@@ -52,22 +61,25 @@ async function show(answer, name, milliseconds) {
     `with the attention map and the way to this page ${milliseconds.toFixed(0)} ms.`;
   const image = element("seen");
   image.parentElement.hidden = !answer.seen;
-  if (answer.seen) {
-    image.src = answer.seen;
-    await image.decode();
-    image.classList.toggle("small", image.naturalWidth < 128);
-    image.parentElement.style.maxWidth = `calc(60vh * ${image.naturalWidth / image.naturalHeight})`;
-  }
   attention = answer.attention || null;
   element("layers").hidden = element("map").hidden = !attention;
   element("caption").textContent = caption(answer);
   element("result").hidden = false;
-  element("result").scrollIntoView({ block: "nearest" });
-  if (!attention) return;
-  const slider = element("layer");
-  slider.max = attention.layers.length;
-  slider.value = slider.max;
-  draw();
+  if (attention) {
+    element("layer").max = attention.layers.length;
+    element("layer").value = attention.layers.length;
+  }
+  image.onload = () => {
+    image.classList.toggle("small", image.naturalWidth < 128);
+    image.parentElement.style.maxWidth = `calc(60vh * ${image.naturalWidth / image.naturalHeight})`;
+    if (attention) draw();
+    element("result").scrollIntoView({ block: "nearest" });
+  };
+  if (answer.seen) image.src = answer.seen;
+}
+
+function percent(probability) {
+  return `${(100 * probability).toFixed(1)} %`;
 }
 
 function caption(answer) {
@@ -88,7 +100,7 @@ function bar(label, probability) {
   filled.style.width = `${100 * probability}%`;
   track.append(filled);
   const share = document.createElement("em");
-  share.textContent = `${(100 * probability).toFixed(1)} %`;
+  share.textContent = percent(probability);
   row.append(name, track, share);
   return row;
 }
@@ -129,9 +141,8 @@ for (const type of ["dragover", "dragleave", "drop"]) {
   });
 }
 for (const button of document.querySelectorAll(".sample")) {
-  button.addEventListener("click", async () => {
-    const content = await (await fetch(button.dataset.path)).blob();
-    classify(content, button.textContent);
+  button.addEventListener("click", () => {
+    classify(fetch(button.dataset.path).then((file) => file.blob()), button.textContent);
   });
 }
 element("layer").addEventListener("input", draw);

@@ -15,8 +15,9 @@ PREDICT = "/v1/models/vit:predict"
 @contextlib.contextmanager
 def running(model, **limits):
     """Runs a server; yields it, and stops it."""
-    given = {"waiting": 4, "images": 8, "megabytes": 1, "seconds": 30.0} | limits
+    given = {"waiting": 4, "images": 8, "megabytes": 1, "seconds": 30} | limits
     made = run.make_server(model, server.bind("127.0.0.1", 0), "vit", run.Limits(**given))
+    made.listen()
     thread = threading.Thread(target=made.run)
     thread.start()
     try:

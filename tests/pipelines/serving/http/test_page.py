@@ -74,9 +74,12 @@ def test_files(served):
 
 
 def test_names_are_no_html(served):
-    model = dataclasses.replace(served.application._page._model, name="<script>alert(1)</script>")
+    model = dataclasses.replace(
+        served.application._page._model, name="<script>alert(1)</script>{{ samples }}"
+    )
     with running(model) as other:
-        assert b"&lt;script&gt;alert(1)" in send(other, "GET", "/")[2]
+        page = send(other, "GET", "/")[2]
+        assert b"&lt;script&gt;alert(1)" in page and b"<script>" not in page
 
 
 @pytest.mark.parametrize("form", ["npz", "saved_model"])
@@ -187,6 +190,17 @@ def test_in_a_browser(served, tmp_path, is_phone):
             page.run(f"{layer}.value = {index + 1}; {layer}.dispatchEvent(new Event('input'))")
             pictures.add(page.run("document.getElementById('map').toDataURL()"))
         assert len(pictures) == len(answer["attention"]["layers"])
+        shown = "document.getElementById('map').style.opacity"
+        page.run("document.getElementById('strength').value = 0.25")
+        page.run("document.getElementById('strength').dispatchEvent(new Event('input'))")
+        assert page.run(shown) == "0.25"
+        dropped = "new DataTransfer(); data.items.add(new File([bytes], 'dropped.png'))"
+        png = base64.b64encode(encoded.every_format()[0][0]).decode()
+        page.run(
+            f"{{ const bytes = Uint8Array.from(atob('{png}'), x => x.charCodeAt(0)); const data = "
+            f"{dropped}; document.dispatchEvent(new DragEvent('drop', {{dataTransfer: data}})) }}"
+        )
+        page.wait("document.getElementById('title').innerText === 'dropped.png'")
         page.upload("#file", tmp_path / "text.png")
         page.wait("document.getElementById('status').classList.contains('wrong')")
         said = page.run("document.getElementById('status').innerText")

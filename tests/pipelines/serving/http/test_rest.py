@@ -75,7 +75,8 @@ def test_files_and_integers(served, model):
     assert status == 200 and answer["outputs"]["valid"] == [True, False]
     assert_equal(answer["outputs"], model.call("serving_bytes_lenient", files))
     assert set(answer["outputs"]["top_classes"][0]) <= set(LABELS)
-    named = [{"image_bytes": {"b64": as_base64(PNG)["b64"].rstrip("=")}}]  # Also without padding.
+    text = base64.encodebytes(PNG).decode().rstrip("=\n")  # In lines, without padding.
+    named = [{"image_bytes": {"b64": text}}]
     _, answer = predict(served, signature_name="serving_bytes", instances=named)
     expected = model.call("serving_bytes", [PNG])
     np.testing.assert_array_equal(
@@ -140,14 +141,20 @@ def test_status_and_metadata(served, model, exported):
         (b'{"instances": []}', "'instances' is a list without values. Expected a list with"),
         (b'{"instances": 5}', "'instances' is a number"),
         (b'{"instances": [{"picture": 1}]}', "keys ['picture']. Expected 'images' only"),
-        (b'{"instances": [[[[1, 2, 3]]], [[[1, 2]]]]}', "different lengths"),
-        (b'{"instances": [[[[1, 2, 3, 4]]]]}', "[1, 1, 1, 4]. Expected [batch, height, width, 3]"),
-        (b'{"instances": [[[1, 2, 3]]]}', "numbers in the shape [1, 1, 3]. Expected numbers"),
+        (b'{"instances": [[[[1, 2, 3]]], [[[1, 2]]]]}', "axis 3 has lists of the lengths [2, 3]"),
+        (b'{"instances": [[[[1, 2, 3, 4]]]]}', "width, 3]: axis 3 has lists of the lengths [4]"),
+        (b'{"instances": [[[1, 2, 3]]]}', "axis 3 has numbers or other values in place of lists"),
         (b'{"instances": [[[[1, 2, null]]]]}', "values that are not numbers"),
-        (b'{"inputs": "a"}', "values that are not numbers in the shape []"),
-        (b'{"inputs": [[]]}', "in the shape [1, 0]"),
-        (b'{"signature_name": "x", "inputs": [1]}', 'key "x" not found. Expected: attend, embed'),
-        (b'{"signature_name": [1], "inputs": [1]}', 'key "[1]" not found'),
+        (b'{"inputs": "a"}', "axis 0 has numbers or other values in place"),
+        (b'{"inputs": [[], []]}', "axis 1 has an empty list"),
+        (b'{"inputs": [[[[1, 2, true]]]]}', "values that are not numbers"),
+        (b'{"inputs": [[[[1, 2, 1e39]]]]}', "beyond the range of float32"),
+        (b'{"inputs": [[[[1, 2, 1' + b"0" * 400 + b"]]]]}", "beyond the range of floats"),
+        (b'{"inputs": ["' + b"a" * 900_000 + b'"' + b", 0" * 5 + b"]}", "axis 1 has numbers or"),
+        (b'{"inputs": {"' + b"a" * 900_000 + b'": 1}}', "Expected 'images' only"),
+        (b'{"signature_name": null, "inputs": [1]}', "key None not found"),
+        (b'{"signature_name": "x", "inputs": [1]}', "key 'x' not found. Expected: attend, embed"),
+        (b'{"signature_name": [1], "inputs": [1]}', "key [1] not found"),
         (b'{"signature_name": "labels", "inputs": [1]}', "has no input, so REST cannot call it"),
         (b'{"signature_name": "serving_uint8", "inputs": [[[[1, 2, 256]]]]}', "integers from 0 to"),
         (b'{"signature_name": "serving_uint8", "inputs": [[[[1, 2, -1]]]]}', "integers from 0 to"),
@@ -179,7 +186,9 @@ def test_wrong_requests(served, body, message):
         ("DELETE", "/v1/models/vit", 400, "Malformed request: DELETE /v1/models/vit"),
         ("GET", "/v1/models/vit/other", 400, "Malformed request: GET /v1/models/vit/other"),
         ("POST", "/v1/models/x:predict", 404, "Servable not found for request: Latest(x)"),
-        ("GET", "/v1/models/vit/versions/2", 404, "not found for request: Specific(vit, 2)"),
+        ("GET", "/v1/models/vit/versions/2", 404, "Could not find version 2 of model vit"),
+        ("GET", "/v1/models/x", 404, "Could not find any versions of model x"),
+        ("GET", "/v1/models/vit/versions/2/metadata", 404, "for request: Specific(vit, 2)"),
         ("GET", "/v1/models/vit/labels/a", 404, "Servable not found for request: Specific(vit, a)"),
         ("POST", "/v1/models/vit:classify", 400, "are for predict. Received: classify"),
         ("GET", "/nothing", 404, "There is nothing at /nothing. The page is at /"),
