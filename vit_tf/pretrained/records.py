@@ -57,6 +57,11 @@ class WeightsRecord:
         return self.preprocessing.image_size
 
     @property
+    def has_pre_logits(self) -> bool:
+        """Whether the file has the hidden layer before the head."""
+        return self.collection == "imagenet21k"
+
+    @property
     def most_bytes(self) -> int:
         """Larger files are refused.
 

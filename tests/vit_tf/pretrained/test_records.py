@@ -34,7 +34,7 @@ def test_sizes_are_those_of_the_models(name):
     assert record.name == name and record.url.endswith(f"/{name}.npz")
     config = VARIANTS[record.model]
     fields = {"image_size": record.image_size, "num_classes": record.num_classes}
-    if record.collection == "imagenet21k":  # Only these have the layer before the head.
+    if record.has_pre_logits:
         fields["representation_size"] = getattr(config, "hidden_size")  # noqa: B009
     expected = 4 * cost.parameters(config.replace(**fields))
     if name == "sam/ViT-S_16":
