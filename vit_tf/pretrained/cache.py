@@ -1,6 +1,7 @@
 """The cache of published weights: a folder of files that were checked when they came.
 
-A file is trusted on first use: its sha256 is recorded then, and compared at every later use.
+A file that was verified (`verified.py`) must be the same. Any other is trusted on first use: its
+sha256 is recorded then, and compared at every later use.
 """
 
 import contextlib
@@ -35,7 +36,7 @@ def fetch(record, describe) -> str:
 
     Raises:
         DownloadError: if the file cannot be downloaded, is damaged, or is not the file that was
-            first used.
+            verified or first used.
     """
     path = cache_path(record)
     if not _is_complete(path):
@@ -51,6 +52,7 @@ def fetch(record, describe) -> str:
                 f"Cannot write {path}: {error.strerror}. Set KERAS_HOME to a folder that you can "
                 "write to."
             ) from None
+    _check_verified(record, path, path)
     _check_digest(path, path, "Delete it to download it again")
     return path
 
@@ -69,6 +71,7 @@ def _add(record, path, describe):
         archive = NpzArchive(new)
         with contextlib.closing(archive):
             archive.check_all()
+        _check_verified(record, new, path)
         _check_digest(
             new, path, f"If you trust the new file, delete {_digest_path(path)} and try again"
         )
@@ -102,6 +105,18 @@ def _url(record):
             f"Received: {mirror!r}."
         )
     return f"{mirror.rstrip('/')}/{path}"
+
+
+def _check_verified(record, file, path):
+    """Raises `DownloadError` if `file`, the one of `path`, has another digest than was verified."""
+    if record.verified and (found := _digest(file)) != record.verified.sha256:
+        fix = f"Delete it to download {record.name} again"
+        if file != path:
+            fix = f"It was not kept. Set {MIRROR} to a folder or server that has the right file"
+        raise DownloadError(
+            f"{path} is not the file {record.name} that was verified: its sha256 is "
+            f"{found[:12]}..., expected {record.verified.sha256[:12]}.... {fix}."
+        )
 
 
 def _check_digest(file, path, fix):
