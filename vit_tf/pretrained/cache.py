@@ -78,7 +78,7 @@ def _add(record, path, describe):
         if new != path or not os.path.exists(path + ".json"):
             describe(new, path)
         if not os.path.exists(_digest_path(path)):
-            line = f"{_digest(new)}  {os.path.basename(path)}\n"
+            line = f"{digest(new)}  {os.path.basename(path)}\n"
             write_atomically(_digest_path(path), lambda file: file.write(line.encode()))
     except (ValueError, OSError) as error:
         if new != path:
@@ -109,7 +109,7 @@ def _url(record):
 
 def _check_verified(record, file, path):
     """Raises `DownloadError` if `file`, the one of `path`, has another digest than was verified."""
-    if record.verified and (found := _digest(file)) != record.verified.sha256:
+    if record.verified and (found := digest(file)) != record.verified.sha256:
         fix = f"Delete it to download {record.name} again"
         if file != path:
             fix = f"It was not kept. Set {MIRROR} to a folder or server that has the right file"
@@ -126,7 +126,7 @@ def _check_digest(file, path, fix):
             expected = recorded.read(64)
     except FileNotFoundError:
         return
-    if (found := _digest(file)) != expected:
+    if (found := digest(file)) != expected:
         raise DownloadError(
             f"{path} is not the file that was first used: its sha256 is {found[:12]}..., expected "
             f"{expected[:12]}.... {fix}."
@@ -137,7 +137,8 @@ def _digest_path(path):
     return path + ".sha256"
 
 
-def _digest(path):
+def digest(path) -> str:
+    """The sha256 of a file in hexadecimal."""
     status = os.stat(path)
     return _digest_of(path, status.st_ino, status.st_mtime_ns, status.st_size)
 
