@@ -30,8 +30,9 @@ def define(values):
     )
     flags.DEFINE_string(
         "python",
-        sys.executable,
-        "Python in which timm or vit_jax is installed, such as .venv-peers/bin/python.",
+        None,
+        "Python in which timm or vit_jax is installed, such as .venv-peers/bin/python; by default "
+        "this one.",
         flag_values=values,
     )
 
@@ -39,7 +40,7 @@ def define(values):
 def main(values, arguments):
     from pipelines.verification.run import run
 
-    run(arguments, values.output, values.python)
+    run(arguments, values.output, values.python or sys.executable)
 
 
 if __name__ == "__main__":

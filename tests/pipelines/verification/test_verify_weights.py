@@ -282,13 +282,14 @@ PLAIN = {
         lambda arrays: {f"{MLP}/Dense_1/kernel": arrays[f"{MLP}/Dense_1/kernel"].T},
         ["Dense_1/kernel has shape"],
     ),
-    "missing": (lambda arrays: {f"{MLP}/Dense_1/bias": None}, ["there is no array", "Dense_1/bi"]),
+    "missing": (lambda arrays: {f"{MLP}/Dense_1/bias": None}, ["has no array", "Dense_1/bias"]),
+    "more": (lambda arrays: {"extra": arrays["cls"] + 1}, ["no place for", "extra"]),
     "pre-logits": (
         lambda arrays: {
             "pre_logits/kernel": arrays[f"{ATTENTION}/query/kernel"].reshape(12, 12) + 0.01,
             "pre_logits/bias": np.zeros(12, np.float32),
         },
-        ["number of pre-logits is 12, expected None"],
+        ["config: representation_size: None -> 12"],
     ),
     "head": (
         lambda arrays: {"head/bias": np.roll(arrays["head/bias"], 3)},
