@@ -19,7 +19,7 @@ from vit_tf.create import create_model
 from vit_tf.files import storage
 from vit_tf.images.image_file import read_image
 from vit_tf.preprocessing import Classes, Preprocessing
-from vit_tf.pretrained.class_names import class_names
+from vit_tf.pretrained.class_names import names_if_imagenet
 from vit_tf.pretrained.records import find_file_record
 from vit_tf.size_checks import check_file
 from vit_tf.weights import find_weights, load_checkpoint, open_checkpoint
@@ -174,7 +174,7 @@ def _assume(path, fields, activation, config) -> tuple[Preprocessing, Classes]:
     Classes have names if the file has the name and the number of classes of published weights.
     """
     published = find_file_record(path, config.num_classes)
-    labels = class_names(config.num_classes) if published else ()
+    labels = names_if_imagenet(config.num_classes) if published else ()
     preprocessing = Preprocessing(image_size=config.image_size, **{"exif": "apply"} | fields)
     return preprocessing, Classes(labels=labels, activation=activation)
 

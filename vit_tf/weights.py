@@ -28,7 +28,7 @@ from vit_tf.files import storage
 from vit_tf.files.atomic_file import write_atomically
 from vit_tf.preprocessing import Classes, Preprocessing
 from vit_tf.pretrained.cache import fetch
-from vit_tf.pretrained.class_names import class_names
+from vit_tf.pretrained.class_names import names_if_imagenet
 from vit_tf.pretrained.records import find_record, sizes
 
 
@@ -46,13 +46,21 @@ def find_weights(weights, config: ModelConfig | None = None) -> str:
     Raises:
         ValueError: if there is no such file and no such name, or several files fit.
         vit_tf.pretrained.download.DownloadError: if the file cannot be downloaded, is damaged, or
-            differs from the one that was first used.
+            differs from the one that was verified or first used.
     """
     if storage.exists(weights):
         return os.fspath(weights)
     if storage.is_url(weights):
         raise ValueError(f"There is no file or folder {weights}.")
-    record = find_record(os.fspath(weights), config)
+    return download_weights(find_record(os.fspath(weights), config))
+
+
+def download_weights(record) -> str:
+    """The path of the file of a `WeightsRecord`; see `find_weights`.
+
+    Raises:
+        vit_tf.pretrained.download.DownloadError: see `find_weights`.
+    """
 
     def describe(file, path):
         with open_checkpoint(file) as checkpoint:
@@ -69,7 +77,7 @@ def find_weights(weights, config: ModelConfig | None = None) -> str:
             record.preprocessing,
             image_size=config.image_size,
         )
-        classes = Classes(labels=class_names(record.num_classes) if named else ())
+        classes = Classes(labels=names_if_imagenet(config.num_classes) if named else ())
         write_sidecar(path, preprocessing, classes, config, config.grid)
 
     return fetch(record, describe)

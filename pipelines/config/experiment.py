@@ -39,6 +39,10 @@ class Experiment:
             (the digits model of the package), or none for random weights. As for fine-tuning, the
             head is set to zeros and position embeddings are resized.
         init_weights: the weights to take if init_from is a workdir: "final", "ema" or "best".
+        init_head: the layers that do not keep the weights of init_from: "reset", the whole head, of
+            which pre-logits are a part; "reset_last", its last layer alone. The model then needs
+            the pre-logits of init_from, which finetune gives it unless
+            model.representation_size is set.
         task: "classification" learns the labels of the images; "masked_patches" the content
             of masked patches without labels, the paper's self-supervision (docs/paper.md G).
         model, data, optimizer, schedule, train, masking, few_shot: the sections.
@@ -47,6 +51,7 @@ class Experiment:
     seed: int = 0
     init_from: str | None = None
     init_weights: Weights = "final"
+    init_head: Literal["reset", "reset_last"] = "reset"
     task: Literal["classification", "masked_patches"] = "classification"
     model: Model = dataclasses.field(default_factory=Model)
     data: Data = dataclasses.field(default_factory=Data)
@@ -80,6 +85,11 @@ class Experiment:
                 raise UserError(
                     f"data.balance=loss weights the labels, which task={self.task} does not learn. "
                     "Set data.balance=none."
+                )
+            if self.init_head == "reset_last":
+                raise UserError(
+                    f"init_head=reset_last keeps a layer of the head, which task={self.task} does "
+                    "not train. Set init_head=reset."
                 )
             check_masking(self.model.name, self.model_config(0), self.masking.fraction)
 

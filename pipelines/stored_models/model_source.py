@@ -21,7 +21,7 @@ from vit_tf.checkpoints.sidecar import read_sidecar
 from vit_tf.files import storage
 from vit_tf.loaded import open_file
 from vit_tf.pretrained.download import DownloadError
-from vit_tf.pretrained.records import WeightsRecord, list_weights
+from vit_tf.pretrained.records import WeightsRecord, named_record
 from vit_tf.weights import find_weights, open_checkpoint
 
 _log = logging.getLogger(__name__)
@@ -150,7 +150,7 @@ def _find(path, weights):
 
 def published_record(path) -> WeightsRecord | None:
     """The record of published weights, if `path` names them and is not a path on this machine."""
-    return None if storage.is_url(path) or os.path.exists(path) else list_weights().get(path)
+    return None if storage.is_url(path) or os.path.exists(path) else named_record(path)
 
 
 def is_run(path) -> bool:
@@ -182,7 +182,7 @@ def _find_file(path):
 def _find_run(path, weights):
     if (
         path == SHIPPED
-        or path in vit_tf.list_weights()
+        or named_record(path) is not None
         or (storage.exists(path) and not is_run(path))
     ):
         raise UserError(

@@ -142,7 +142,7 @@ def make_plan(experiment, grid, hold_out, seeds, replicas, assigned=()) -> Plan:
         )
         for note in (*notes, *whole.notes, *tuning.notes):
             say_once(note)
-        start = (trial.init_from, trial.init_weights, trial.model)
+        start = (trial.init_from, trial.init_weights, trial.init_head, trial.model)
         if trial.init_from and start not in checked:
             check_initial(whole.experiment, assignments)
             checked.add(start)

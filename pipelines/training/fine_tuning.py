@@ -82,7 +82,9 @@ def choose(
     asked = _with(assignments, start, "data.", "init_", "train.batch_size")
     init_from = asked.init_from or model_source.SHIPPED
     has_own = init_from == start.init_from
-    base = dataclasses.replace(start, init_from=init_from, init_weights=asked.init_weights)
+    base = dataclasses.replace(
+        start, init_from=init_from, init_weights=asked.init_weights, init_head=asked.init_head
+    )
     published = model_source.published_record(init_from)
     initial = None
     if published or not has_own or model_source.exists(init_from):
@@ -93,6 +95,8 @@ def choose(
         raise _no_photo_model(asked.data)
     if chooses:
         base = dataclasses.replace(base, model=_model(initial, start, for_photos))
+    if initial is not None and not is_complete:
+        base = _with_pre_logits(base, initial.config)
     if for_photos:
         examples, batch_size = _count(asked.data), asked.train.batch_size
         if not assignments.given("train.batch_size"):  # That of the run, if it has begun.
@@ -136,6 +140,8 @@ def _read(experiment):
         config = get_variant(record.model).replace(
             image_size=record.image_size, num_classes=record.num_classes
         )
+        if record.has_pre_logits:
+            config = config.replace(representation_size=getattr(config, "hidden_size", None))
         return _Initial(record.name, config, None, record.preprocessing)
     source = model_source.find(experiment.init_from, experiment.init_weights)
     return _Initial(source.name, *source.read_config())
@@ -175,6 +181,14 @@ def _model(initial, recipe, for_photos):
     fields |= {name: own[name] for name in _OF_TRAINING if name in own and name in known}
     size = section.image_size if _is_builtin(recipe.data) else recipe.model.image_size
     return dataclasses.replace(section, fields=fields, image_size=size)
+
+
+def _with_pre_logits(base, config):
+    """The experiment with as many pre-logits as the initial model, if it keeps their weights."""
+    if base.init_head == "reset" or not hasattr(config, "representation_size"):
+        return base
+    fields = dict(base.model.fields) | {"representation_size": config.representation_size}
+    return dataclasses.replace(base, model=dataclasses.replace(base.model, fields=fields))
 
 
 def _for_photos(base, initial, assignments, examples, replicas, batch_size):
@@ -260,6 +274,8 @@ def _check_fit(base, initial, assignments):
     model = of_model.apply(dataclasses.replace(base, model=large, data=Data()))[0].model
     theirs = initial.config
     ours, wrong = model.config(theirs.num_classes), {}
+    # The layer of the head that keeps its weights.
+    kept = {"representation_size"} if base.init_head == "reset_last" else set()
     if same_family := ours.family == theirs.family:
         layout = family_of(theirs).published
         names = {
@@ -270,7 +286,7 @@ def _check_fit(base, initial, assignments):
         wrong = {
             path: value
             for path, value in changed_fields(ours, theirs).items()
-            if path.rpartition(".")[2] in names - _MAY_DIFFER
+            if path.rpartition(".")[2] in names - _MAY_DIFFER | kept
         }
         if not wrong:
             return
@@ -279,7 +295,7 @@ def _check_fit(base, initial, assignments):
     blamed = {path.removeprefix("model."): value for path, value in values.items()}
     if not same_family or assignments.given("model.name") or not blamed:
         right = Model.of(theirs, model.dtype, model.name)
-        fields = {name: x for name, x in right.fields.items() if name not in _OF_TRAINING}
+        fields = {n: x for n, x in right.fields.items() if n in kept or n not in _OF_TRAINING}
         wrong = {"name": right.name, **fields}
     given = _as_settings(f"{assignments.flag} model", blamed)
     raise UserError(

@@ -4,6 +4,7 @@ The path of a setting is: flags -> `Experiment` -> `prepare` -> `train`, which p
 """
 
 import contextlib
+import functools
 import logging
 
 import keras
@@ -121,7 +122,10 @@ def _train(prepared, run, strategy, log_file, on_metrics):
         device=file_device(strategy),
     )
     encoder = prepared.task.encoder(trainer.model)
-    step = _restore(trainer, store, run, encoder, initial, data.preprocessing)
+    load = initial and functools.partial(
+        initial.load_into, encoder, experiment.init_head, data.preprocessing
+    )
+    step = _restore(trainer, store, run, load)
     trainer.open_dataset(data.dataset)
     if prepared.steps_before not in (None, settings.steps):
         _report_rate(experiment, prepared.steps_before, step)
@@ -247,16 +251,16 @@ def build_trainer(experiment, task, strategy):
     return Trainer(model, optimizer, strategy, step_settings, ema, loss_scale)
 
 
-def _restore(trainer, store, run, encoder, initial, preprocessing):
-    """Restores the newest checkpoint, or else loads `initial`; returns the step to go on from."""
+def _restore(trainer, store, run, load):
+    """Restores the newest checkpoint, or else calls `load`; returns the step to go on from."""
     step = store.restore_newest()
     if step is not None:
         run.drop_metrics_after(step)
         _log.info(f"resuming from step {step}")
         return step
     run.drop_metrics_after(0)
-    if initial:
-        _log.info(initial.load_into(encoder, "reset", preprocessing))
+    if load:
+        _log.info(load())
     if trainer.ema:
         trainer.ema.initialize()
     return 0

@@ -8,16 +8,16 @@ import pytest
 
 from tests.checkout import ROOT
 
-_PYTHON = ROOT / ".venv-peers" / "bin" / "python"
+PYTHON = ROOT / ".venv-peers" / "bin" / "python"
 
 
 @functools.cache
 def missing():
     """The reason why the peers cannot run, or an empty string."""
-    if not _PYTHON.exists():
+    if not PYTHON.exists():
         return "there is no .venv-peers; `make peers` creates it"
     imports = "import torch, transformers, timm, safetensors"
-    if subprocess.run([_PYTHON, "-c", imports], capture_output=True).returncode:
+    if subprocess.run([PYTHON, "-c", imports], capture_output=True).returncode:
         return ".venv-peers lacks torch, transformers, timm or safetensors; run `make peers`"
     return ""
 
@@ -27,5 +27,5 @@ def run(*arguments):
     if missing():
         pytest.skip(missing())
     program = pathlib.Path(__file__).with_name("peer_program.py")
-    done = subprocess.run([_PYTHON, program, *arguments], capture_output=True, text=True)
+    done = subprocess.run([PYTHON, program, *arguments], capture_output=True, text=True)
     assert not done.returncode, done.stderr[-3000:]

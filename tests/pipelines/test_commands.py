@@ -87,6 +87,7 @@ TAKEN = {
     "make_tfrecords": {"experiment", "set"},
     "plan": {"experiment", "set"},
     "launch": set(),
+    "verify_weights": set(),
     "demo": {"workdir", "set", "strategy", "logical_cpus", "tpu", "zone", "project"},
 }
 

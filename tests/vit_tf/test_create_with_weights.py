@@ -56,7 +56,7 @@ def mirror(donors, tmp_path, monkeypatch):
         )
         monkeypatch.setitem(RECORDS, record.name, record)
     # Names of classes exist for ImageNet only.
-    monkeypatch.setattr("vit_tf.weights.class_names", lambda count: tuple("abcde"[:count]))
+    monkeypatch.setattr("vit_tf.weights.names_if_imagenet", lambda count: tuple("abcde"[:count]))
     return tmp_path / "mirror"
 
 

@@ -1,6 +1,7 @@
 """The cache of published weights: a folder of files that were checked when they came.
 
-A file is trusted on first use: its sha256 is recorded then, and compared at every later use.
+A file that was verified (`verified.py`) must be the same. Any other is trusted on first use: its
+sha256 is recorded then, and compared at every later use.
 """
 
 import contextlib
@@ -35,7 +36,7 @@ def fetch(record, describe) -> str:
 
     Raises:
         DownloadError: if the file cannot be downloaded, is damaged, or is not the file that was
-            first used.
+            verified or first used.
     """
     path = cache_path(record)
     if not _is_complete(path):
@@ -51,6 +52,7 @@ def fetch(record, describe) -> str:
                 f"Cannot write {path}: {error.strerror}. Set KERAS_HOME to a folder that you can "
                 "write to."
             ) from None
+    _check_verified(record, path, path)
     _check_digest(path, path, "Delete it to download it again")
     return path
 
@@ -69,13 +71,14 @@ def _add(record, path, describe):
         archive = NpzArchive(new)
         with contextlib.closing(archive):
             archive.check_all()
+        _check_verified(record, new, path)
         _check_digest(
             new, path, f"If you trust the new file, delete {_digest_path(path)} and try again"
         )
         if new != path or not os.path.exists(path + ".json"):
             describe(new, path)
         if not os.path.exists(_digest_path(path)):
-            line = f"{_digest(new)}  {os.path.basename(path)}\n"
+            line = f"{digest(new)}  {os.path.basename(path)}\n"
             write_atomically(_digest_path(path), lambda file: file.write(line.encode()))
     except (ValueError, OSError) as error:
         if new != path:
@@ -104,6 +107,18 @@ def _url(record):
     return f"{mirror.rstrip('/')}/{path}"
 
 
+def _check_verified(record, file, path):
+    """Raises `DownloadError` if `file`, the one of `path`, has another digest than was verified."""
+    if record.verified and (found := digest(file)) != record.verified.sha256:
+        fix = f"Delete it to download {record.name} again"
+        if file != path:
+            fix = f"It was not kept. Set {MIRROR} to a folder or server that has the right file"
+        raise DownloadError(
+            f"{path} is not the file {record.name} that was verified: its sha256 is "
+            f"{found[:12]}..., expected {record.verified.sha256[:12]}.... {fix}."
+        )
+
+
 def _check_digest(file, path, fix):
     """Raises `DownloadError` if `file` has another digest than the one recorded for `path`."""
     try:
@@ -111,7 +126,7 @@ def _check_digest(file, path, fix):
             expected = recorded.read(64)
     except FileNotFoundError:
         return
-    if (found := _digest(file)) != expected:
+    if (found := digest(file)) != expected:
         raise DownloadError(
             f"{path} is not the file that was first used: its sha256 is {found[:12]}..., expected "
             f"{expected[:12]}.... {fix}."
@@ -122,7 +137,8 @@ def _digest_path(path):
     return path + ".sha256"
 
 
-def _digest(path):
+def digest(path) -> str:
+    """The sha256 of a file in hexadecimal."""
     status = os.stat(path)
     return _digest_of(path, status.st_ino, status.st_mtime_ns, status.st_size)
 

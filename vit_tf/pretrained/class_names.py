@@ -28,6 +28,11 @@ def class_names(num_classes) -> tuple[str, ...]:
     return tuple(words for _, words in _rows(num_classes))
 
 
+def names_if_imagenet(num_classes) -> tuple[str, ...]:
+    """As `class_names`, but () for another number of classes."""
+    return class_names(num_classes) if num_classes in (IMAGENET_1K, IMAGENET_21K) else ()
+
+
 def synsets(num_classes) -> tuple[str, ...]:
     """The WordNet id of each class of a head, such as "n01440764"; arguments as `class_names`."""
     return tuple(synset for synset, _ in _rows(num_classes))

@@ -7,12 +7,15 @@ Transformer, AugReg, SAM and BiT list (docs/paper.md B.9).
 import dataclasses
 import re
 
+from vit_tf.analysis import vit_cost
 from vit_tf.config import ModelConfig
 from vit_tf.config.near_names import as_question, did_you_mean
 from vit_tf.config.other_spellings import other_spelling
 from vit_tf.config.variants import VARIANTS
 from vit_tf.preprocessing import Preprocessing
+from vit_tf.pretrained import augreg
 from vit_tf.pretrained.class_names import IMAGENET_1K, IMAGENET_21K
+from vit_tf.pretrained.verified import VerifiedFile, verified_files
 
 _BASE = "https://storage.googleapis.com/"
 _MIB, _GIB = 2**20, 2**30
@@ -30,8 +33,11 @@ class WeightsRecord:
         url: where the file is.
         size: bytes, rounded: as the authors list it, else four for each weight of the model.
         size_is_listed: whether `size` is from the authors' list.
-        num_classes: 1000 (ImageNet-1k) or 21,843 (ImageNet-21k).
+        num_classes: 1000 (ImageNet-1k), 21,843 (ImageNet-21k), or that of another data set of
+            AugReg's fine-tuning.
         preprocessing: how images are prepared, without class names.
+        recipe: the `vit_tf.pretrained.augreg.Recipe` that the name of a file of AugReg states, else
+            None.
         top1: accuracy on ImageNet in percent that the authors measured; None if they list none.
         license: identifier of the license, as in SPDX.
     """
@@ -43,6 +49,7 @@ class WeightsRecord:
     size_is_listed: bool
     num_classes: int
     preprocessing: Preprocessing
+    recipe: augreg.Recipe | None = None
     top1: float | None = None
     license: str = "Apache-2.0"
 
@@ -55,6 +62,16 @@ class WeightsRecord:
     def image_size(self) -> tuple[int, int]:
         """(height, width) of the images of the training, in pixels."""
         return self.preprocessing.image_size
+
+    @property
+    def verified(self) -> VerifiedFile | None:
+        """What `pipelines.verify_weights` found in the file, if it was verified."""
+        return verified_files().get(self.name)
+
+    @property
+    def has_pre_logits(self) -> bool:
+        """Whether the file has the hidden layer before the head."""
+        return self.collection == "imagenet21k"
 
     @property
     def most_bytes(self) -> int:
@@ -115,18 +132,18 @@ _SAM = {
     "ViT-L_16": 1.13 * _GIB,
     "ViT-L_32": 1.14 * _GIB,
 }
-# AugReg: model, settings in the file name, rate of fine-tuning, MiB before and after fine-tuning
-# (four bytes for each weight), top-1 of the fine-tuned file.
+# AugReg: the best file of each model before fine-tuning, the rate of its best fine-tuning at 384
+# pixels, and the top-1 of that. `vit_tf/pretrained/augreg.py` reads all other names.
 _AUGREG = (
-    ("ViT-L/16", "lr_0.001-aug_strong1-wd_0.1-do_0.0-sd_0.0", 0.01, 1242.4, 1162.4, 85.59),
-    ("ViT-B/16", "lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0", 0.03, 391.4, 331.3, 85.49),
-    ("ViT-S/16", "lr_0.001-aug_light1-wd_0.03-do_0.0-sd_0.0", 0.03, 114.7, 84.7, 83.73),
-    ("R50+ViT-L/32", "lr_0.001-aug_medium1-wd_0.1-do_0.1-sd_0.1", 0.01, 1336.5, 1255.4, 85.99),
-    ("R26+ViT-S/32", "lr_0.001-aug_light1-wd_0.1-do_0.0-sd_0.0", 0.03, 169.6, 139.1, 83.85),
-    ("ViT-Ti/16", "lr_0.001-aug_none-wd_0.03-do_0.0-sd_0.0", 0.03, 37.2, 22.1, 78.22),
-    ("ViT-B/32", "lr_0.001-aug_light1-wd_0.1-do_0.0-sd_0.0", 0.01, 397.7, 336.8, 83.59),
-    ("ViT-S/32", "lr_0.001-aug_none-wd_0.1-do_0.0-sd_0.0", 0.03, 117.9, 87.4, 79.58),
-    ("R+ViT-Ti/16", "lr_0.001-aug_none-wd_0.03-do_0.0-sd_0.0", 0.03, 39.5, 24.2, 75.40),
+    ("L_16-i21k-300ep-lr_0.001-aug_strong1-wd_0.1-do_0.0-sd_0.0", 0.01, 85.59),
+    ("B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0", 0.03, 85.49),
+    ("S_16-i21k-300ep-lr_0.001-aug_light1-wd_0.03-do_0.0-sd_0.0", 0.03, 83.73),
+    ("R50_L_32-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.1-sd_0.1", 0.01, 85.99),
+    ("R26_S_32-i21k-300ep-lr_0.001-aug_light1-wd_0.1-do_0.0-sd_0.0", 0.03, 83.85),
+    ("Ti_16-i21k-300ep-lr_0.001-aug_none-wd_0.03-do_0.0-sd_0.0", 0.03, 78.22),
+    ("B_32-i21k-300ep-lr_0.001-aug_light1-wd_0.1-do_0.0-sd_0.0", 0.01, 83.59),
+    ("S_32-i21k-300ep-lr_0.001-aug_none-wd_0.1-do_0.0-sd_0.0", 0.03, 79.58),
+    ("R_Ti_16-i21k-300ep-lr_0.001-aug_none-wd_0.03-do_0.0-sd_0.0", 0.03, 75.40),
 )
 # BiT: width and depth -> MiB with ImageNet's and with ImageNet-21k's classes (four bytes for each
 # weight).
@@ -150,12 +167,21 @@ def _paper():
 
 
 def _augreg():
-    for model, settings, rate, before, after, top1 in _AUGREG:
-        short = model.replace("ViT-", "").replace("+", "_").replace("/", "_")
-        name = f"augreg/{short}-i21k-300ep-{settings}"
-        yield _record(name, model, before * _MIB, 224, IMAGENET_21K, listed=False)
-        name += f"--imagenet2012-steps_20k-lr_{rate}-res_384"
-        yield _record(name, model, after * _MIB, 384, IMAGENET_1K, listed=False, top1=top1)
+    for stem, rate, top1 in _AUGREG:
+        name = f"{augreg.COLLECTION}/{stem}"
+        yield _augreg_record(name)
+        yield _augreg_record(f"{name}--imagenet2012-steps_20k-lr_{rate}-res_384", top1)
+
+
+def _augreg_record(name, top1=None):
+    """The record of any name of AugReg's scheme; ValueError for another name."""
+    recipe = augreg.parse(name)
+    side, classes = recipe.image_size, recipe.num_classes
+    config = VARIANTS[recipe.model].replace(image_size=side, num_classes=classes)
+    costs = vit_cost.parts(config, size=4, compiled=False).values()
+    size = 4 * sum(cost.parameters for cost in costs)
+    record = _record(name, recipe.model, size, side, classes, listed=False, top1=top1)
+    return dataclasses.replace(record, recipe=recipe)
 
 
 def _bit():
@@ -189,23 +215,36 @@ RECORDS = {record.name: record for records in (_paper(), _augreg(), _bit()) for 
 
 
 def list_weights() -> dict[str, WeightsRecord]:
-    """Published weights by name; `create_model(weights=name)` downloads them."""
+    """Published weights by name; `create_model(weights=name)` downloads them.
+
+    These are the files that the authors list. `create_model` also takes the names of all other
+    files of AugReg.
+    """
     return dict(RECORDS)
+
+
+def named_record(name) -> WeightsRecord | None:
+    """The record of a name of `list_weights` or of a file of AugReg; None for any other text."""
+    if name in RECORDS or not augreg.is_name(name):
+        return RECORDS.get(name)
+    try:
+        return _augreg_record(name)
+    except ValueError:
+        return None
 
 
 def find_record(name, config=None) -> WeightsRecord:
     """The record of a name.
 
     Args:
-        name: a name of `list_weights`, or with `config` also a collection.
+        name: a name of `list_weights` or of a file of AugReg, or with `config` also a collection.
         config: configuration of the model that is wanted.
 
     Raises:
         ValueError: if no weights have this name or fit the model, or several do; the message lists
-            those.
+            those, or names the part that AugReg's names do not have.
     """
-    if name in RECORDS:
-        record = RECORDS[name]
+    if record := named_record(name):
         if config is not None and sizes(VARIANTS[record.model]) != sizes(config):
             raise ValueError(f"The weights {name} are of another model: create a {record.model}.")
         return record
@@ -220,6 +259,8 @@ def find_record(name, config=None) -> WeightsRecord:
             models = ", ".join(dict.fromkeys(record.model for record in of_collection))
             raise ValueError(f"The weights {name} have no file for this model. They have {models}.")
         begun = both or fitting or begun
+    if not begun and augreg.is_name(name):
+        augreg.parse(name)  # Raises: it has no record.
     if not begun:
         raise ValueError(
             f"There is no model at {name}, and no published weights have this name."
@@ -260,7 +301,8 @@ def _names_meant(name):
 def find_file_record(path, num_classes) -> WeightsRecord | None:
     """The record whose file has the name of `path` and this number of classes; None without one."""
     ends = path.replace("\\", "/").rpartition("/")[2]
-    for record in RECORDS.values():
+    of_augreg = named_record(f"{augreg.COLLECTION}/{ends.removesuffix('.npz')}")
+    for record in (*RECORDS.values(), *([of_augreg] if of_augreg else [])):
         if record.url.endswith(f"/{ends}") and record.num_classes == num_classes:
             return record
     return None

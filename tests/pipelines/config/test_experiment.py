@@ -16,6 +16,7 @@ VALUES = {
     "seed": ("7", 7),
     "init_from": ("runs/a", "runs/a"),
     "init_weights": ("ema", "ema"),
+    "init_head": ("reset_last", "reset_last"),
     "task": ("masked_patches", "masked_patches"),
     "masking.target": ("pixels", "pixels"),
     "masking.fraction": ("0.15", 0.15),

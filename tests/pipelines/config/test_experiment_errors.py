@@ -104,6 +104,8 @@ def test_assignment_without_value():
         ("model.stage_depths=1", "'stage_depths' of ViT-B/16. Did you mean stem.stage_depths"),
         ("model.num_classes=3", "Unknown model field 'num_classes'"),
         ("init_weights=newest", "init_weights must be one of final, ema, best"),
+        ("init_head=keep", "init_head must be one of reset, reset_last"),
+        ("init_head=reset_last task=masked_patches", "does not train. Set init_head=reset"),
         ("steps=5", "'steps' in --set steps=5. Did you mean train.steps"),
         ("model.name=BiT-R50x9", "Unknown model 'BiT-R50x9'. Did you mean BiT-R50x"),
         ("model.name=BiT-R50x1 model.heads=3", "Unknown model field 'heads'"),

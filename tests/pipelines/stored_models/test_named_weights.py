@@ -83,6 +83,31 @@ def test_weights_of_a_name_load_into_another_model(donor, published):
     np.testing.assert_array_equal(model.norm.gamma, donor.norm.gamma)
 
 
+def test_a_name_of_augreg_that_is_not_in_the_table(tmp_path, monkeypatch, command, photo):
+    """Its head has the classes of another data set, which have no names here."""
+    name = "augreg/Ti_16-i21k-30ep-lr_0.001-aug_light0-wd_0.1-do_0.0-sd_0.0"
+    name += "--kitti-steps_2k-lr_0.01-res_224"
+    small = tiny_experiment().model.config(4).replace(patch_size=16, image_size=224)
+    monkeypatch.setitem(VARIANTS, "ViT-Ti/16", small)
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path / "keras"))
+    monkeypatch.setenv(cache.MIRROR, str(tmp_path / "mirror"))
+    (tmp_path / "mirror" / "vit_models" / "augreg").mkdir(parents=True)
+    model = vit_tf.create_model(small)
+    path = tmp_path / "mirror" / "vit_models" / f"{name}.npz"
+    npz_files.saved(model, path, sidecar=False)
+    result = command("predict", f"--model={name}", "--json", photo)
+    assert result.returncode == 0, result.stderr
+    top = json.loads(result.stdout)["top"]
+    assert sorted(entry["label"] for entry in top) == ["0", "1", "2", "3"]
+    wrong = name.replace("light0", "light9")
+    assert_user_error(command("predict", f"--model={wrong}"), "'aug_light9' is not the augment")
+    finetune = command("finetune", f"--init_from={wrong}", "--set=data.name=digits")
+    assert_user_error(finetune, "'aug_light9' is not the augment")
+    loaded = vit_tf.create_model("ViT-Ti/16", weights=name)
+    np.testing.assert_array_equal(loaded.norm.gamma, model.norm.gamma)
+    assert loaded.config.num_classes == 4
+
+
 def test_published_files_are_known_by_their_names(published, tmp_path):
     def labels(name):
         shutil.copy(published, tmp_path / name)

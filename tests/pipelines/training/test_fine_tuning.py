@@ -316,3 +316,41 @@ def test_a_headless_model_is_fine_tuned(tmp_path, photos):
     chosen, _ = choose(f"init_from={path}", f"data.name=folder:{photos}")
     model = vit_tf.create_model(chosen.model.config(2))
     assert model_source.find(path).load_into(model).reset == ["head/kernel", "head/bias"]
+
+
+@pytest.mark.parametrize("kind", ["pre-training", "BiT"])
+def test_only_the_last_layer_starts_anew(initial, photos, finetune, tmp_path, kind, uncompiled):
+    source, path = initial(kind)
+    frozen = ["optimizer.train_only=head", "train.steps=1", "init_head=reset_last"]
+    texts = [f"--set={text}" for text in (f"data.name=folder:{photos}", *frozen)]
+    result = finetune(f"--init_from={path}", *texts)
+    assert result.returncode == 0, result.stderr
+    tuned, before = arrays(tmp_path / "run"), dict(published_arrays(source))
+    last = {key for key in before if key.startswith(("head/", "resnet/head/"))}
+    assert tuned.keys() == before.keys() and len(last) == 2
+    for key in before.keys() - last:
+        if "posembed" not in key:
+            np.testing.assert_array_equal(tuned[key], before[key])
+    assert ("pre_logits/kernel" in tuned) == (kind == "pre-training")
+    experiment = Workdir(tmp_path / "run").read_experiment()
+    assert experiment.init_head == "reset_last"
+
+
+def test_kept_pre_logits_are_those_of_the_initial_model(initial, photos):
+    """The recipe's do not count; other ones that are set are refused."""
+    assignments = ["init_head=reset_last", f"data.name=folder:{photos}"]
+    _, path = initial("AugReg")
+    with_own = tiny_experiment("model.representation_size=7")
+    chosen, _ = choose(f"init_from={path}", *assignments, start=with_own)
+    assert chosen.model.config(2).representation_size is None
+    _, path = initial("pre-training")
+    with pytest.raises(UserError, match=r"or use --set model.representation_size=6\."):
+        choose(f"init_from={path}", *assignments, "model.representation_size=7")
+    complete = override(tiny_experiment(), [f"init_from={path}", "init_head=reset_last"])
+    matching = dataclasses.replace(complete, model=choose(f"init_from={path}")[0].model)
+    with pytest.raises(UserError, match=r"does not fit .*model.representation_size=6"):
+        fine_tuning.check_initial(matching, Assignments())
+    fine_tuning.check_initial(override(matching, ["init_head=reset"]), Assignments())
+    for name, size in (("imagenet21k/ViT-B_16", 768), ("sam/ViT-B_16", None)):
+        chosen, _ = choose(f"init_from={name}", *assignments)
+        assert chosen.model.config(2).representation_size == size

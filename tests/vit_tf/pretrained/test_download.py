@@ -15,7 +15,7 @@ import pytest
 
 from tests.vit_tf.pretrained.file_server import serving
 from vit_tf.preprocessing import Preprocessing
-from vit_tf.pretrained import cache, download
+from vit_tf.pretrained import cache, download, verified
 from vit_tf.pretrained.download import DownloadError
 from vit_tf.pretrained.progress import Progress
 from vit_tf.pretrained.records import WeightsRecord
@@ -354,6 +354,29 @@ def test_a_changed_file_is_refused(server):
 
     assert pathlib.Path(cache.fetch(RECORD, describe_again)).read_bytes() == server.content
     assert len(described) == 1
+
+
+def test_a_file_that_was_verified_must_be_the_same(server, monkeypatch, tmp_path):
+    """The digests in the package come before those of the first use."""
+    record = {"sha256": hashlib.sha256(npz(seed=1)).hexdigest()}
+    record["outputs"] = {"first": [[1.0], [2.0]], "norms": [1.0, 2.0]}
+    (tmp_path / "verified.json").write_text(json.dumps({RECORD.name: record}))
+    with monkeypatch.context() as patch:
+        patch.setattr(verified, "PATH", tmp_path / "verified.json")
+        refused("sam+/tiny that was verified", record["sha256"][:12], "not kept", cache.MIRROR)
+        assert cached() == set()
+        server.content, server.etag = npz(seed=1), '"second"'
+        path = fetch()
+        assert path.read_bytes() == npz(seed=1)
+    assert RECORD.verified is None
+    path.unlink()
+    pathlib.Path(f"{path}.sha256").unlink()
+    server.content, server.etag = CONTENT, '"third"'
+    assert fetch() == path  # Trusted on first use.
+    monkeypatch.setattr(verified, "PATH", tmp_path / "verified.json")
+    with pytest.raises(DownloadError, match=r"was verified: .* Delete it to download sam\+/tiny"):
+        fetch()
+    assert path.exists()
 
 
 @pytest.mark.parametrize("when", ["before", "while", "in small pieces", "quota"])

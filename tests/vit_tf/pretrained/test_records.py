@@ -1,11 +1,13 @@
 """The table of published weights agrees with the models that it names."""
 
+import dataclasses
+
 import pytest
 
 import vit_tf
 from vit_tf import cost
 from vit_tf.config.variants import VARIANTS
-from vit_tf.pretrained.records import find_file_record, find_record
+from vit_tf.pretrained.records import find_file_record, find_record, named_record
 
 WEIGHTS = vit_tf.list_weights()
 
@@ -29,17 +31,33 @@ def test_the_table_is_complete():
 
 @pytest.mark.parametrize("name", list(vit_tf.list_weights()))
 def test_sizes_are_those_of_the_models(name):
-    """Four bytes for each weight; the authors' S/16 of SAM also holds two optimizer moments."""
+    """Four bytes for each weight; the authors' S/16 of SAM also holds two optimizer moments.
+
+    Of AugReg's files the authors list nine sizes, in MiB.
+    """
     record = vit_tf.list_weights()[name]
     assert record.name == name and record.url.endswith(f"/{name}.npz")
     config = VARIANTS[record.model]
     fields = {"image_size": record.image_size, "num_classes": record.num_classes}
-    if record.collection == "imagenet21k":  # Only these have the layer before the head.
+    if record.has_pre_logits:
         fields["representation_size"] = getattr(config, "hidden_size")  # noqa: B009
     expected = 4 * cost.parameters(config.replace(**fields))
     if name == "sam/ViT-S_16":
         expected *= 3
     assert record.size == pytest.approx(expected, rel=0.006)
+    if record.recipe and not record.recipe.fine_tuning:
+        listed = {
+            "ViT-L/16": 1243,
+            "ViT-B/16": 391,
+            "ViT-S/16": 115,
+            "R50+ViT-L/32": 1337,
+            "R26+ViT-S/32": 170,
+            "ViT-Ti/16": 37,
+            "ViT-B/32": 398,
+            "ViT-S/32": 118,
+            "R+ViT-Ti/16": 40,
+        }
+        assert record.size / 2**20 == pytest.approx(listed[record.model], abs=0.6)
     assert record.size < record.most_bytes
     assert (record.num_classes == 1000) == any(
         word in name for word in ("imagenet2012", "ILSVRC2012", "sam/", "BiT-S", "distill")
@@ -142,3 +160,62 @@ def test_files_are_known_by_name_and_number_of_classes():
     assert find_file_record("ViT-B_16.npz", 1000).num_classes == 1000
     assert find_file_record("ViT-B_16.npz", 10) is None
     assert find_file_record("B_16.npz", 1000) is None
+
+
+TI_16 = "augreg/Ti_16-i21k-30ep-lr_0.001-aug_light0-wd_0.03-do_0.1-sd_0.0"
+
+
+def test_any_name_of_augreg_is_its_own_record():
+    """Model, data, recipe and sizes are in the name."""
+    record = find_record(TI_16, VARIANTS["ViT-Ti/16"])
+    assert (record.name, record.model) == (TI_16, "ViT-Ti/16")
+    assert record.url == f"https://storage.googleapis.com/vit_models/{TI_16}.npz"
+    assert (record.num_classes, record.image_size) == (21843, (224, 224))
+    assert TI_16 not in WEIGHTS and record.top1 is None
+    own, recipe = dataclasses.asdict(record.recipe), vit_tf.list_weights()[BEST].recipe
+    expected = {"data": "i21k", "epochs": 30, "learning_rate": 0.001, "augmentation": "light0"}
+    expected |= {"weight_decay": 0.03, "dropout": 0.1, "stochastic_depth": 0.0}
+    assert own == expected | {"model": "ViT-Ti/16", "fine_tuning": None}
+    assert (recipe.model, recipe.epochs, recipe.weight_decay) == ("R+ViT-Ti/16", 300, 0.03)
+    tuned = find_record(f"{TI_16}--kitti-steps_2k-lr_0.003-res_384")
+    assert (tuned.num_classes, tuned.image_size) == (4, (384, 384))
+    fine_tuning = {"data": "kitti", "steps": 2, "learning_rate": 0.003, "image_size": 384}
+    assert dataclasses.asdict(tuned.recipe.fine_tuning) == fine_tuning
+    config = VARIANTS["ViT-Ti/16"].replace(num_classes=4, image_size=384)
+    assert tuned.size == 4 * cost.parameters(config)
+    assert find_file_record("/data/" + tuned.url.rpartition("/")[2], 4) == tuned
+    with pytest.raises(ValueError, match="of another model: create a ViT-Ti/16"):
+        find_record(TI_16, VARIANTS["ViT-S/16"])
+
+
+BEST = "augreg/R_Ti_16-i21k-300ep-lr_0.001-aug_none-wd_0.03-do_0.0-sd_0.0"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("Ti_16", "Ti_32", ["'Ti_32' is not the model", "S_32 or S_16"]),
+        ("i21k", "jft", ["'jft' is not the data set of pre-training", "i1k or i21k"]),
+        ("30ep", "30", ["'30' is not the number of epochs", "300ep"]),
+        ("lr_0.001", "lr_1e-3", ["'lr_1e' is not the learning rate", "lr_0.001"]),
+        ("light0", "light2", ["'aug_light2' is not the augmentation", "none or light0"]),
+        ("wd_0.03", "wd_0,03", ["'wd_0,03' is not the weight decay"]),
+        ("do_0.1", "dr_0.1", ["'dr_0.1' is not the dropout", "do_0.0"]),
+        ("-sd_0.0", "", ["'' is not the stochastic depth", "sd_0.1"]),
+        ("sd_0.0", "sd_0.0-seed_1", ["nothing follows the stochastic depth", "'seed_1'"]),
+        ("sd_0.0", "sd_0.0--pets-steps_2k-lr_0.1-res_384", ["'pets' is not the data set of fine"]),
+        ("sd_0.0", "sd_0.0--kitti-steps_2-lr_0.1-res_384", ["'steps_2' is not the number of st"]),
+        ("sd_0.0", "sd_0.0--kitti-steps_2k-lr_1-res_384", ["'lr_1' is not the learning rate of"]),
+        ("sd_0.0", "sd_0.0--kitti-steps_2k-lr_0.1-res_512", ["'res_512' is not the image size"]),
+        ("sd_0.0", "sd_0.0--", ["'' is not the data set of fine-tuning"]),
+    ],
+)
+def test_the_wrong_part_of_a_name_of_augreg_is_named(old, new, words):
+    name = TI_16.replace(old, new)
+    assert name != TI_16
+    with pytest.raises(ValueError) as caught:
+        find_record(name)
+    for word in (name, *words):
+        assert word in str(caught.value)
+    assert named_record(name) is None
+    assert find_file_record(f"{name.removeprefix('augreg/')}.npz", 21843) is None

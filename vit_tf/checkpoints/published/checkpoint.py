@@ -40,6 +40,7 @@ class PublishedCheckpoint:
 
     Attributes:
         shapes: canonical key -> shape.
+        dtypes: canonical key -> dtype in the file.
         path, layout, notes: see `vit_tf.checkpoints`.
 
     Raises:
@@ -59,7 +60,7 @@ class PublishedCheckpoint:
         except ValueError:
             self._archive.close()
             raise
-        self._stacked, self._slot, self.shapes, self._names = {}, 0, {}, {}
+        self._stacked, self._slot, self.shapes, self.dtypes, self._names = {}, 0, {}, {}, {}
         for key, name in names.items():
             shape = self._archive.shapes[name]
             if key == "pos_embedding" and POSITIONS not in names and len(shape) == 3:
@@ -77,6 +78,7 @@ class PublishedCheckpoint:
 
     def _add(self, key, name, shape):
         self.shapes[key], self._names[key] = shape, name
+        self.dtypes[key] = self._archive.dtypes[name]
 
     def __enter__(self):
         return self
