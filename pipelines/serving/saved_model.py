@@ -123,7 +123,8 @@ def export(
     loader = LOADER if form == FUSED else None
     traced = custom_ops.implementation(_IMPLEMENTATIONS[form])
     with atomic_directory(path, MARKER) as temporary, traced:
-        _write(served, preprocessing, signatures, temporary)
+        _write(served, signatures, temporary)
+        _write_preprocessing(preprocessing, temporary)
         if loader:
             _add_library(temporary)
         tolerance = TOLERANCE[model.compute_dtype]
@@ -243,7 +244,7 @@ def _add_library(directory):
         raise RunError(f"Cannot write {folder}: {error.strerror}.") from None
 
 
-def _write(model, preprocessing, signatures, directory):
+def _write(model, signatures, directory):
     # The root holds the variables and nothing else of Keras, so loading rebuilds no Keras object.
     root = tf.Module()
     with stored_weights(model) as variables:
@@ -252,10 +253,18 @@ def _write(model, preprocessing, signatures, directory):
     try:
         tf.saved_model.save(root, directory, signatures=concrete)
         write_requests(directory, list(signatures), model.config.image_size)
-        with open(os.path.join(directory, _PREPROCESSING), "w", encoding="utf-8") as file:
-            json.dump({"preprocessing": preprocessing.to_dict()}, file, indent=1)
     except (tf.errors.OpError, OSError) as error:
         raise RunError(f"Cannot write the SavedModel {directory}: {error}") from None
+
+
+def _write_preprocessing(preprocessing, directory):
+    path = os.path.join(directory, _PREPROCESSING)
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump({"preprocessing": preprocessing.to_dict()}, file, indent=1)
+    except OSError as error:
+        raise RunError(f"Cannot write {path}: {error.strerror}.") from None
 
 
 def _files(directory):

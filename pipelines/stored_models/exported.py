@@ -52,7 +52,9 @@ def load(path):
         UserError: if it is damaged, or was not written by `pipelines.export`.
     """
     with _user_errors(path):
-        return _load(path)
+        loaded = _load(path)
+        loaded.signatures["embed"]  # All exports have it.
+        return loaded
 
 
 def open_classifier(path, labels=()):
@@ -96,9 +98,7 @@ def open_classifier(path, labels=()):
 def _load(path):
     if custom_ops.is_compiled():
         custom_ops.load()  # For a fused export. The library in its folder is not trusted.
-    loaded = tf.saved_model.load(path)
-    loaded.signatures["embed"]  # All exports have it.
-    return loaded
+    return tf.saved_model.load(path)
 
 
 @contextlib.contextmanager

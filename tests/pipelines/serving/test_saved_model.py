@@ -174,7 +174,7 @@ def test_output_that_is_something_else(tmp_path, quick):
     with pytest.raises(UserError, match="is not a SavedModel"):
         saved_model.export(model, preprocessing, tmp_path, overwrite=True, classes=CLASSES)
     assert sorted(os.listdir(tmp_path)) == ["file", "portable"]
-    assert os.listdir(tmp_path / "portable") == ["photo.jpg"]
+    assert sorted(os.listdir(tmp_path / "portable")) == ["assets.extra", "photo.jpg"]
 
 
 def test_failing_process_leaves_nothing(tmp_path, quick, monkeypatch):

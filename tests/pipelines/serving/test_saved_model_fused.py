@@ -35,7 +35,8 @@ def test_the_form_decides_which_ops_are_inside(exported):
     portable, fused = ((folder / f"{form}.txt").read_text() for form in ("portable", "fused"))
     assert ops_in(folder / "portable") == set() and ops_in(folder / "fused") == FUSED_OPS
     assert portable.endswith("loader: None [None]\n")
-    assert os.listdir(folder / "portable" / "assets.extra") == ["tf_serving_warmup_requests"]
+    files = ["preprocessing.json", "tf_serving_warmup_requests"]
+    assert sorted(os.listdir(folder / "portable" / "assets.extra")) == files
     extra = folder / "fused" / "assets.extra"
     assert fused.endswith(f"loader: {extra / 'load_ops.py'} ['assets.extra/load_ops.py']\n")
     assert "with TensorFlow only, after load_ops.py: " in fused
