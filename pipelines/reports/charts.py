@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import io
 import re
+import textwrap
 import warnings
 
 import matplotlib
@@ -35,6 +36,8 @@ _LINES = [
 ]
 # Most curves in one chart.
 MOST_LINES = len(_LINES)
+# Letters of a line beside a vertical axis.
+_MOST_LETTERS = 34
 # Most classes of a confusion matrix with numbers in its cells, and with names beside it.
 _MOST_NUMBERS, _MOST_NAMES = 20, 40
 # How the name of a group begins whose rest is shown on hover: matplotlib has no titles.
@@ -100,7 +103,7 @@ def line_chart(curves, x_label, y_label, percent=False, log=False, png=False) ->
         if log:
             axes.set_yscale("log", base=2)
         if png:  # A page has it as the title.
-            axes.set_ylabel(y_label)
+            axes.set_ylabel(_wrapped(y_label))
         if all(isinstance(value, int) for x, _ in curves.values() for value in x):
             axes.xaxis.get_major_locator().set_params(integer=True)
         _finish_curves(figure, axes, list(curves), x_label, y_percent=percent)
@@ -134,7 +137,7 @@ def interval_chart(
             axes.set_xscale("log")
             axes.xaxis.set_minor_formatter(NullFormatter())
         if png:
-            axes.set_ylabel(y_label)
+            axes.set_ylabel(_wrapped(y_label))
         _finish_curves(figure, axes, list(curves), x_label, x_percent=x_percent, y_percent=True)
         return _chart(figure, f"{y_label} over {x_label}", png)
 
@@ -305,7 +308,7 @@ def _heads_figure(values, y_label, line=None):
         means = axes.lines[:: 1 + next(iter(values.values())).shape[1]]
         figure.legend(means[: len(values)], list(values), loc="outside upper left", ncols=2)
     axes.set_xlabel("layer")
-    axes.set_ylabel(y_label)
+    axes.set_ylabel(_wrapped(y_label))
     axes.margins(x=0.03)
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_ylim(0)
@@ -350,3 +353,8 @@ def _without_font_warnings():
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font|.* does not support .* nat")
         yield
+
+
+def _wrapped(label):
+    """A label of a vertical axis in lines that are shorter than the axis."""
+    return textwrap.fill(label, _MOST_LETTERS)
