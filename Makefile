@@ -34,7 +34,7 @@ check: lint  ## lint, architecture, and the fast tests of the modules that chang
 
 # Programs that the tests need outside .venv. Root installs them.
 packages:
-	@.ci/packages bazel clang++ libclang_rt
+	@.ci/packages bazel clang++ libclang_rt chromium
 
 # The CUDA compiler that the tests use where none is installed, 300 MB.
 cuda-compiler: setup

@@ -35,7 +35,13 @@ class Browser:
     def __init__(self, profile, width=1000, height=800, is_phone=False):
         (their_input, commands), (answers, their_output) = os.pipe(), os.pipe()
         self._commands, self._answers = os.fdopen(commands, "wb", 0), answers
-        options = ("--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe")
+        options = (
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--remote-debugging-pipe",
+        )
         self._process = subprocess.Popen(
             [
                 *(sys.executable, "-ISc", _START, str(their_input), str(their_output)),

@@ -24,7 +24,6 @@ from pipelines.runs.workdir import Workdir
 from pipelines.stored_models import model_source
 from vit_tf import cost
 from vit_tf.config import ModelConfig
-from vit_tf.config.variants import get_variant
 from vit_tf.families import family_of
 from vit_tf.preprocessing import Preprocessing
 from vit_tf.pretrained.records import list_weights
@@ -137,12 +136,7 @@ def _read(experiment):
     record = model_source.published_record(experiment.init_from)
     if record and experiment.init_weights == "final":
         # A dry run does not download them, and other runs do so once everything else is checked.
-        config = get_variant(record.model).replace(
-            image_size=record.image_size, num_classes=record.num_classes
-        )
-        if record.has_pre_logits:
-            config = config.replace(representation_size=getattr(config, "hidden_size", None))
-        return _Initial(record.name, config, None, record.preprocessing)
+        return _Initial(record.name, record.config, None, record.preprocessing)
     source = model_source.find(experiment.init_from, experiment.init_weights)
     return _Initial(source.name, *source.read_config())
 

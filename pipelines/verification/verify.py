@@ -16,7 +16,6 @@ from pipelines.errors import counted
 from pipelines.serving.parity import fixed_images
 from pipelines.verification import comparison, photos
 from pipelines.verification.array_checks import ArrayChecks
-from vit_tf.config.variants import get_variant
 from vit_tf.pretrained.cache import digest
 from vit_tf.pretrained.records import WeightsRecord
 from vit_tf.weights import download_weights, open_checkpoint
@@ -86,7 +85,7 @@ def verify(record: WeightsRecord, python) -> Verification:
 
 def _size_problems(record, size):
     least, most = record.size * (1 - _SIZE_TOLERANCE), record.most_bytes
-    if record.size_is_listed:
+    if record.listed_size is not None:
         most = record.size * (1 + _SIZE_TOLERANCE)
     if least <= size <= most:
         return []
@@ -97,7 +96,7 @@ def _array_problems(record, path, found):
     """What is wrong with the arrays, apart from what `vit_tf.load` refuses: names and shapes."""
     with open_checkpoint(path) as file:
         config = file.config
-        expected = _expected_config(record).to_dict()
+        expected = record.config.to_dict()
         problems = [f"config: {line}" for line in differences(expected, config.to_dict())]
         problems += [
             f"{key} is of dtype {dtype}, expected float32"
@@ -111,14 +110,6 @@ def _array_problems(record, path, found):
     parameters = sum(math.prod(shape) for shape in file.shapes.values())
     _log.info(f"arrays: {len(file.shapes)} with {parameters:,} weights, of a {record.model}")
     return problems + checks.problems
-
-
-def _expected_config(record):
-    config = get_variant(record.model)
-    config = config.replace(num_classes=record.num_classes, image_size=record.image_size)
-    if record.has_pre_logits:
-        return config.replace(representation_size=getattr(config, "hidden_size", None))
-    return config
 
 
 def _output_problems(record, loaded, found):

@@ -49,8 +49,7 @@ def mirror(donors, tmp_path, monkeypatch):
             name=f"tiny/{stem}",
             model=name,
             url=f"https://storage.googleapis.com/{stem}.npz",
-            size=path.stat().st_size,
-            size_is_listed=True,
+            listed_size=path.stat().st_size,
             num_classes=donors[name].config.num_classes,
             preprocessing=vit_tf.Preprocessing(image_size=(side, side)),
         )

@@ -7,7 +7,7 @@ Transformer, AugReg, SAM and BiT list (docs/paper.md B.9).
 import dataclasses
 import re
 
-from vit_tf.analysis import vit_cost
+from vit_tf.analysis import resnet_cost, vit_cost
 from vit_tf.config import ModelConfig
 from vit_tf.config.near_names import as_question, did_you_mean
 from vit_tf.config.other_spellings import other_spelling
@@ -31,8 +31,7 @@ class WeightsRecord:
         name: "<collection>/<file without .npz>".
         model: name of the model, see `vit_tf.list_models`.
         url: where the file is.
-        size: bytes, rounded: as the authors list it, else four for each weight of the model.
-        size_is_listed: whether `size` is from the authors' list.
+        listed_size: bytes of the file, rounded, as the authors list it; None if they do not.
         num_classes: 1000 (ImageNet-1k), 21,843 (ImageNet-21k), or that of another data set of
             AugReg's fine-tuning.
         preprocessing: how images are prepared, without class names.
@@ -45,8 +44,7 @@ class WeightsRecord:
     name: str
     model: str
     url: str
-    size: int
-    size_is_listed: bool
+    listed_size: int | None
     num_classes: int
     preprocessing: Preprocessing
     recipe: augreg.Recipe | None = None
@@ -64,6 +62,25 @@ class WeightsRecord:
         return self.preprocessing.image_size
 
     @property
+    def config(self) -> ModelConfig:
+        """The configuration of the model in the file."""
+        config = VARIANTS[self.model]
+        config = config.replace(image_size=self.image_size, num_classes=self.num_classes)
+        if self.has_pre_logits:
+            return config.replace(representation_size=getattr(config, "hidden_size", None))
+        return config
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file: as it is listed, else four for each weight of the model."""
+        if self.listed_size is not None:
+            return self.listed_size
+        config = self.config
+        model = resnet_cost if config.family == "resnet" else vit_cost
+        costs = model.parts(config, size=4, compiled=False).values()
+        return 4 * sum(cost.parameters for cost in costs)
+
+    @property
     def verified(self) -> VerifiedFile | None:
         """What `pipelines.verify_weights` found in the file, if it was verified."""
         return verified_files().get(self.name)
@@ -79,17 +96,16 @@ class WeightsRecord:
 
         A file whose size is not listed may hold the state of the optimizer beside the weights.
         """
-        return self.size + self.size // 20 + _MIB if self.size_is_listed else 4 * self.size
+        return 4 * self.size if self.listed_size is None else self.size + self.size // 20 + _MIB
 
 
-def _record(name, model, size, side, classes, *, listed=True, resize_to=None, top1=None):
+def _record(name, model, side, classes, *, listed=None, resize_to=None, top1=None):
     folder = "" if name.startswith("bit_models/") else "vit_models/"
     return WeightsRecord(
         name=name,
         model=model,
         url=f"{_BASE}{folder}{name}.npz",
-        size=round(size),
-        size_is_listed=listed,
+        listed_size=None if listed is None else round(listed),
         num_classes=classes,
         preprocessing=Preprocessing(
             image_size=(side, side),
@@ -145,25 +161,18 @@ _AUGREG = (
     ("S_32-i21k-300ep-lr_0.001-aug_none-wd_0.1-do_0.0-sd_0.0", 0.03, 79.58),
     ("R_Ti_16-i21k-300ep-lr_0.001-aug_none-wd_0.03-do_0.0-sd_0.0", 0.03, 75.40),
 )
-# BiT: width and depth -> MiB with ImageNet's and with ImageNet-21k's classes (four bytes for each
-# weight).
-_BIT = {
-    "R50x1": (97.5, 260.4),
-    "R101x1": (169.9, 332.8),
-    "R50x3": (829.0, 1317.6),
-    "R101x3": (1479.9, 1968.4),
-    "R152x4": (3572.6, 4224.0),
-}
+# Depths and widths of BiT.
+_BIT = ("R50x1", "R101x1", "R50x3", "R101x3", "R152x4")
 
 
 def _paper():
     for stem, size in _PAPER.items():
-        yield _record(f"imagenet21k/{stem}", _model(stem), size, 224, IMAGENET_21K)
+        yield _record(f"imagenet21k/{stem}", _model(stem), 224, IMAGENET_21K, listed=size)
     for stem, size in _PAPER_FINE_TUNED.items():
         name, side = f"imagenet21k+imagenet2012/{stem}", 224 if stem.endswith("-224") else 384
-        yield _record(name, _model(stem.removesuffix("-224")), size, side, IMAGENET_1K)
+        yield _record(name, _model(stem.removesuffix("-224")), side, IMAGENET_1K, listed=size)
     for stem, size in _SAM.items():
-        yield _record(f"sam/{stem}", _model(stem), size, 224, IMAGENET_1K)
+        yield _record(f"sam/{stem}", _model(stem), 224, IMAGENET_1K, listed=size)
 
 
 def _augreg():
@@ -176,32 +185,25 @@ def _augreg():
 def _augreg_record(name, top1=None):
     """The record of any name of AugReg's scheme; ValueError for another name."""
     recipe = augreg.parse(name)
-    side, classes = recipe.image_size, recipe.num_classes
-    config = VARIANTS[recipe.model].replace(image_size=side, num_classes=classes)
-    costs = vit_cost.parts(config, size=4, compiled=False).values()
-    size = 4 * sum(cost.parameters for cost in costs)
-    record = _record(name, recipe.model, size, side, classes, listed=False, top1=top1)
+    record = _record(name, recipe.model, recipe.image_size, recipe.num_classes, top1=top1)
     return dataclasses.replace(record, recipe=recipe)
 
 
 def _bit():
-    for size, (small, large) in _BIT.items():
-        model = f"BiT-{size}"
-        for name, mib, side, classes in (
-            (f"BiT-S-{size}", small, 224, IMAGENET_1K),
-            (f"BiT-M-{size}", large, 224, IMAGENET_21K),
-            (f"BiT-M-{size}-ILSVRC2012", small, 480, IMAGENET_1K),
+    for size in _BIT:
+        for name, side, classes in (
+            (f"BiT-S-{size}", 224, IMAGENET_1K),
+            (f"BiT-M-{size}", 224, IMAGENET_21K),
+            (f"BiT-M-{size}-ILSVRC2012", 480, IMAGENET_1K),
         ):
-            yield _record(f"bit_models/{name}", model, mib * _MIB, side, classes, listed=False)
+            yield _record(f"bit_models/{name}", f"BiT-{size}", side, classes)
     # The authors judge images of 224 as the center of 256; the same ratio is used for 160.
     for side, resize_to, top1 in ((224, 256, 82.8), (160, 183, 80.5)):
         yield _record(
             f"bit_models/distill/R50x1_{side}",
             "BiT-R50x1",
-            _BIT["R50x1"][0] * _MIB,
             side,
             IMAGENET_1K,
-            listed=False,
             resize_to=resize_to,
             top1=top1,
         )

@@ -1,25 +1,23 @@
 """The page for people: its files, images to try, and the explanation of an image."""
 
-import base64
-import html
 import importlib.resources
 import json
-import re
-import threading
 import time
 
 import numpy as np
 import tensorflow as tf
 
 from pipelines.data.decoding import decode_error
-from pipelines.reports import pictures
+from pipelines.reports.html_page import TEMPLATES, data_uri
 from pipelines.serving.http.errors import bad_request, not_found
+from pipelines.serving.http.gate import Gate
 from vit_tf.images.decoding import decode_image
 
-_BYTES, _ATTEND, _EMBED = "serving_bytes_lenient", "attend", "embed"
+_BYTES, _ATTEND = "serving_bytes_lenient", "attend"
 # Longest side of the picture below the attention map, in pixels.
 _MOST_SHOWN = 640
-_HTML, _CSS, _JAVASCRIPT = "text/html", "text/css", "text/javascript"
+# Images that wait for the one that is explained.
+_MOST_WAITING = 4
 
 
 class Page:
@@ -30,15 +28,19 @@ class Page:
         name: of the model in the paths of the REST interface.
         gate: `Gate` that every computation enters.
         samples: `Sample`s.
+        patience: seconds that an image waits for others.
     """
 
-    def __init__(self, model, name, gate, samples):
+    def __init__(self, model, name, gate, samples, patience):
         self._model, self._gate = model, gate
-        self._explaining = threading.Lock()
+        # One at a time, as the maps of a large image may take a gigabyte. The others wait here, so
+        # that they take no place of REST.
+        self._own_gate = Gate(1, _MOST_WAITING, patience)
+        style = _read("pipelines.reports", "templates/report.css") + _own("css")
         self._files = {
-            "/": (_HTML, _page(model, name, samples)),
-            "/page.css": (_CSS, _read("pipelines.reports", "templates/report.css") + _own("css")),
-            "/page.js": (_JAVASCRIPT, _own("js")),
+            "/": ("text/html", _page(model, name, samples)),
+            "/page.css": ("text/css", style),
+            "/page.js": ("text/javascript", _own("js")),
         }
         for index, sample in enumerate(samples):
             self._files[f"/samples/{index}"] = (sample.media_type, sample.content)
@@ -65,8 +67,7 @@ class Page:
             HttpError: if it cannot be decoded.
             Busy: if too many wait.
         """
-        # One at a time, as the maps of a large image may take a gigabyte.
-        with self._gate.entered(), self._explaining:
+        with self._own_gate.entered(), self._gate.entered():
             begin = time.perf_counter()
             data, answer = read_body(), {}
             image = self._decoded(data)
@@ -107,7 +108,7 @@ class Page:
             slice(int(begin), max(int(begin) + 1, round(end)))
             for begin, end in ((top, bottom), (left, right))
         )
-        looks = {"seen": _data_url(image[rows, columns])}
+        looks = {"seen": _shown(image[rows, columns])}
         if _ATTEND in self._model.signatures:
             # The signature resizes too; before it, a large image takes far less memory as integers.
             if preprocessing.keeps_own_size:
@@ -123,14 +124,8 @@ class Page:
 
 
 def _page(model, name, samples):
-    buttons = "".join(
-        f'<button type="button" class="sample" data-path="/samples/{index}">'
-        f'<img src="/samples/{index}" alt=""><span>{html.escape(sample.title)}</span></button>'
-        for index, sample in enumerate(samples)
-    )
-    values = {"model": html.escape(model.name), "name": html.escape(name), "samples": buttons}
-    text = re.sub(r"{{ (\w+) }}", lambda match: values[match[1]], _own("html").decode())
-    return text.encode("utf-8", "replace")
+    page = TEMPLATES.from_string(_own("html").decode())
+    return page.render(model=model.name, name=name, samples=samples).encode("utf-8", "replace")
 
 
 def _own(suffix):
@@ -141,11 +136,11 @@ def _read(package, path):
     return importlib.resources.files(package).joinpath(path).read_bytes()
 
 
-def _data_url(image):
+def _shown(image):
     """A picture, uint8 `[H, W, 3]`, of at most `_MOST_SHOWN` pixels a side, as text for `<img>`."""
     longest = max(image.shape[:2])
     if longest > _MOST_SHOWN:
         size = [max(1, side * _MOST_SHOWN // longest) for side in image.shape[:2]]
         smaller = tf.image.resize(image[None], size, "area")[0]
-        image = tf.cast(tf.round(smaller), tf.uint8).numpy()
-    return f"data:image/png;base64,{base64.b64encode(pictures.png(image)).decode()}"
+        image = tf.cast(tf.round(smaller), tf.uint8)
+    return data_uri(image)

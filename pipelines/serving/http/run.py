@@ -51,7 +51,7 @@ def make_server(model, bound, name, limits) -> Server:
     gate = Gate(running, limits.waiting, limits.seconds)
     rest = Rest(model, name, gate, limits.images)
     return Server(
-        Application(rest, Page(model, name, gate, samples())),
+        Application(rest, Page(model, name, gate, samples(), limits.seconds)),
         bound,
         threads=running + limits.waiting,
         most_bytes=limits.megabytes * 2**20,

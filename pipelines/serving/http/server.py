@@ -4,7 +4,6 @@ Waitress reads requests in one thread without blocking, so a slow client holds n
 """
 
 import contextlib
-import logging
 import socket
 import time
 
@@ -18,8 +17,6 @@ from waitress.utilities import BadRequest
 
 from pipelines.errors import UserError
 from pipelines.serving.http.app import error_body
-
-_log = logging.getLogger(__name__)
 
 # Open connections beyond those whose requests run or wait; further ones are not accepted.
 _SPARE_CONNECTIONS = 200

@@ -35,8 +35,7 @@ RECORD = WeightsRecord(
     name="sam+/tiny",
     model="ViT-Ti/16",
     url=f"https://storage.googleapis.com{PATH}",
-    size=len(CONTENT),
-    size_is_listed=True,
+    listed_size=len(CONTENT),
     num_classes=1000,
     preprocessing=Preprocessing(image_size=(8, 8)),
 )

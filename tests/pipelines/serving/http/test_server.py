@@ -34,6 +34,10 @@ from tests.pipelines.serving.http.running import (
 SECONDS = 120  # Generous: the machine may be busy.
 
 
+# A PNG of one pixel.
+PIXEL = tf.io.encode_png(np.zeros([1, 1, 3], np.uint8)).numpy()
+
+
 class SlowModel(ServedModel):
     """Its signature returns what it gets, when `free` is set."""
 
@@ -75,6 +79,22 @@ def test_too_many_are_refused_at_once_and_it_recovers(slow, monkeypatch):
         assert [x.result(SECONDS) for x in inside] == [(200, {"outputs": [[i]]}) for i in range(3)]
         assert predict(served, instances=[[4], [5]]) == (200, {"predictions": [[4.0], [5.0]]})
         assert served.application.refused == 1
+
+
+def test_the_page_takes_no_place_of_rest(slow, monkeypatch):
+    """One image is explained at a time, four wait, and REST answers meanwhile."""
+    slow.owner["free"].set()
+    with running(slow) as served, concurrent.futures.ThreadPoolExecutor(5) as clients:
+        page, free, content = served.application._page, threading.Event(), PIXEL
+        decode = page._decoded
+        monkeypatch.setattr(page, "_decoded", lambda data: free.wait(SECONDS) and decode(data))
+        inside = [clients.submit(send, served, "POST", "/explain", content) for _ in range(5)]
+        until(lambda: len(page._own_gate._waiting) == 4)
+        assert send(served, "POST", "/explain", content)[0] == 503
+        for i in range(6):
+            assert predict(served, inputs=[[i]]) == (200, {"outputs": [[i]]})
+        free.set()
+        assert [x.result(SECONDS)[0] for x in inside] == [200] * 5
 
 
 def test_first_come_first_served_and_nobody_waits_too_long():
