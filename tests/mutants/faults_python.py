@@ -224,8 +224,8 @@ PYTHON = (
     Fault(
         "pipelines/predictions/files.py",
         "off by one",
-        "for number in numbers if start <= number < stop]",
-        "for number in numbers if start <= number <= stop]",
+        "bisect.bisect_left(starts, limit)",
+        "bisect.bisect_right(starts, limit)",
     ),
     Fault(
         "pipelines/studies/sweep_plan.py",

@@ -13,10 +13,9 @@ _MOST_SEGMENTS = 64
 _MOST_BYTES = 12 * 512
 # Markers of segments that come before EXIF: those of applications, and comments.
 _SKIPPED = [0xE0 <= marker <= 0xEF or marker == 0xFE for marker in range(256)]
-# A JFIF file usually begins with this segment; a table of quantization follows at this place.
-_JFIF, _JFIF_END, _TABLE = b"\xff\xe0\x00\x10JFIF\0", 20, b"\xff\xdb"
 # A segment has a marker and a length, two bytes each; then EXIF has its name and a TIFF structure.
 EXIF, _NAME, _STRUCTURE = b"Exif\0\0", 4, 10
+_EXIF_PATTERN = r"Exif\x00\x00"
 _LITTLE, _BIG = b"II*\0", b"MM\0*"
 # Finds the first entry with the field, one number of two or four bytes, among entries of 12 bytes.
 _LITTLE_FIELD, _BIG_FIELD = (
@@ -67,10 +66,16 @@ def is_plain(image_bytes):
         image_bytes: scalar string tensor, the contents of a JPEG whose header was read before: of
             24 bytes at least.
     """
-    is_jfif = tf.equal(tf.strings.substr(image_bytes, 2, len(_JFIF)), _JFIF)
-    ends = tf.equal(tf.strings.substr(image_bytes, _JFIF_END, len(_TABLE)), _TABLE)
     start = tf.strings.substr(image_bytes, 0, _PLAIN_BYTES)
-    return (is_jfif & ends) | tf.strings.regex_full_match(start, _PLAIN)
+    begins_plain = tf.strings.regex_full_match(start, _PLAIN)
+    return tf.cond(begins_plain, lambda: begins_plain, lambda: _has_no_exif(image_bytes))
+
+
+def _has_no_exif(image_bytes):
+    """Whether the name of a segment of EXIF is nowhere in a file."""
+    # This search skips to each "E"; a full match would read byte after byte.
+    without = tf.strings.regex_replace(image_bytes, _EXIF_PATTERN, "", replace_global=False)
+    return tf.equal(tf.strings.length(without), tf.strings.length(image_bytes))
 
 
 def orientation(image_bytes):
