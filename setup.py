@@ -3,11 +3,13 @@
 The ops are built for the TensorFlow of the target environment. If the build fails, it prints one
 warning, and the operations run in plain TensorFlow. pip shows the warning only with `-v`, so the
 reason is stored in the package, which warns when it is used. `VIT_BUILD_OPS=0` leaves out the ops
-without a warning.
+without a warning. `VIT_OPS_LIBRARIES` names a folder with libraries that were built before, each in
+a folder `tensorflow-<minor version>`: they are packed, and only the Python modules are built.
 """
 
 import os
 import pathlib
+import shutil
 import sys
 
 from setuptools import Extension, setup
@@ -16,6 +18,8 @@ from setuptools.command.build_ext import build_ext
 ROOT = pathlib.Path(__file__).resolve().parent
 # `custom_ops` is imported from this folder, which a build front end may not have on the path.
 sys.path.insert(0, str(ROOT))
+# Libraries that were built before, in the folder that is named and in the package.
+_PACKED = "tensorflow-*/_vit_*.so"
 
 
 class BuildOps(build_ext):
@@ -34,6 +38,8 @@ class BuildOps(build_ext):
         if os.environ.get("VIT_BUILD_OPS") == "0":
             return
         self._directory().mkdir(parents=True, exist_ok=True)
+        if os.environ.get("VIT_OPS_LIBRARIES"):
+            return self._pack(pathlib.Path(os.environ["VIT_OPS_LIBRARIES"]))
         try:
             build_ops.build(self._directory() / library_file.NAME, self._directory())
         except (build_plan.BuildError, OSError) as error:
@@ -45,6 +51,15 @@ class BuildOps(build_ext):
                 file=sys.stderr,
             )
 
+    def _pack(self, libraries):
+        from custom_ops import build_ops
+
+        for library in libraries.glob(_PACKED):
+            target = self._directory() / library.relative_to(libraries)
+            target.parent.mkdir(exist_ok=True)
+            shutil.copyfile(library, target)
+        build_ops.build_modules(self._directory())
+
     def _in_place(self):
         # An editable installation uses the package in this folder.
         return self.inplace or self.editable_mode
@@ -53,8 +68,8 @@ class BuildOps(build_ext):
         return (ROOT if self._in_place() else pathlib.Path(self.build_lib)) / "custom_ops"
 
     def _products(self):
-        found = [*self._directory().glob("_vit_*.so"), *self._directory().glob("_vit_*.txt")]
-        return sorted(found)
+        patterns = ("_vit_*.so", "_vit_*.txt", _PACKED)
+        return sorted(path for x in patterns for path in self._directory().glob(x))
 
     def get_outputs(self):
         return [str(path) for path in self._products()]

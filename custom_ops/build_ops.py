@@ -171,8 +171,8 @@ def _build(job, cuda):
         objects.link(job.compiler, files, product.flags, product.path, stamp.parent)
         written.append(product.path)
 
-    # Until all is written the record belongs to other files.
-    library_file.cuda_file(job.library).unlink(missing_ok=True)
+    if tensorflow:  # Until all is written the record belongs to other files.
+        library_file.cuda_file(job.library).unlink(missing_ok=True)
     for product in products:
         try:
             link(product)
@@ -189,6 +189,24 @@ def _build(job, cuda):
     paths = ", ".join(map(str, written))
     job.say(f"ops: wrote {paths} after {time.monotonic() - start:.0f} s")
     return written
+
+
+def build_modules(folder, say=print):
+    """Compiles and links the Python modules of the kernels alone; needs no TensorFlow.
+
+    Args:
+        folder: where to write them.
+        say: called with a line per phase.
+
+    Raises:
+        BuildError: as `build`.
+    """
+    target = {name: value for name, value in probe().items() if name != "tensorflow"}
+    folder = pathlib.Path(folder)
+    job = _Job(folder / library_file.NAME, folder, find_compiler(), target, say)
+    _, reason = _build_with_cuda(job)
+    if reason:
+        _build(job, None)
 
 
 def build_cuda_module(folder=None, say=print):

@@ -17,6 +17,8 @@ NAME = "_vit_ops.so"
 # Path of the library to load instead of those in `candidates`; `build_ops` writes there too.
 VARIABLE = "VIT_OPS_LIBRARY"
 REBUILD = "python -m custom_ops.build_ops"
+# The folders of a wheel begin so; a minor version of TensorFlow follows.
+WHEEL_FOLDER = "tensorflow-"
 
 _PACKAGE = pathlib.Path(__file__).resolve().parent
 _STAMP = b"VIT_OPS_BUILD_INFO:"
@@ -26,17 +28,19 @@ _ELF_MACHINES = {"x86_64": 62, "aarch64": 183}
 
 
 def candidates():
-    """Paths to try in this order: `VIT_OPS_LIBRARY` alone, or the package, then Bazel's output.
+    """Paths to try in this order: `VIT_OPS_LIBRARY` alone, or these three.
 
-    Bazel's output is only in a checkout, where WORKSPACE is: the folder around an installed package
-    belongs to all packages.
+    The library that was compiled where the package is; those that a wheel brings, one for each
+    TensorFlow in a folder `tensorflow-2.20`; and Bazel's output. This is only in a checkout, where
+    WORKSPACE is: the folder around an installed package belongs to all packages.
     """
     named = os.environ.get(VARIABLE)
     if named:
         return [pathlib.Path(named).absolute()]
     checkout = _PACKAGE.parent
     bazel = [checkout / "bazel-bin" / "custom_ops" / NAME]
-    return [_PACKAGE / NAME, *(bazel if (checkout / "WORKSPACE").is_file() else ())]
+    wheel = sorted(_PACKAGE.glob(f"{WHEEL_FOLDER}*/{NAME}"))
+    return [_PACKAGE / NAME, *wheel, *(bazel if (checkout / "WORKSPACE").is_file() else ())]
 
 
 def for_xla(path):

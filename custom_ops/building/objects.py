@@ -15,6 +15,8 @@ from custom_ops.building import build_plan, resources, toolkit
 from custom_ops.building.build_plan import BuildError, last_line
 
 _KEPT = 4  # Versions of each object in the cache.
+# The flag that leaves out a folder in the names of source files that the code contains.
+_FILE_NAMES = "-fmacro-prefix-map"
 
 
 def cache():
@@ -143,7 +145,7 @@ def _object_files(compiler, units, stamp):
         ]
         own = unit.compiler or compiler
         # Include folders are not part of the key: pip's isolated builds change them every time.
-        parts = [*own.command, own.version, *unit.flags, text, unit.package, *headers]
+        parts = [*own.command, own.version, *unit.flags, _FILE_NAMES, text, unit.package, *headers]
         if "build_stamp.h" in text:
             parts.append(stamp.name)
         key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
@@ -159,6 +161,7 @@ def _compile_one(compiler, unit, stamp, path, file):
         *unit.flags,
         *(f"{include}{folder}" for folder in (build_plan.PACKAGE.parent, stamp)),
         *unit.includes,
+        *(() if unit.compiler else _without_folders(unit)),
         *("-c", str(build_plan.PACKAGE / unit.source), "-o", str(path)),
     ]
     log = stamp.parent / f"{unit.name}.log"
@@ -168,6 +171,12 @@ def _compile_one(compiler, unit, stamp, path, file):
         raise toolkit.cuda_error(error) if unit.compiler else error from None
     if unit.compiler:
         replace(log_of(file), lambda text: text.write_text(said))
+
+
+def _without_folders(unit):
+    """Flags that make the object file the same wherever the sources and the headers are."""
+    headers = [flag.removeprefix("-isystem") for flag in unit.includes]
+    return [f"{_FILE_NAMES}={folder}/=" for folder in (build_plan.PACKAGE.parent, *headers)]
 
 
 def kernels_in(files):

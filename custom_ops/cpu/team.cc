@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <utility>
@@ -89,7 +90,8 @@ class Team::Work {
     ended_ = true;
     busy -= 1 + scheduled_;
     --calls;
-    none_helps_.wait(lock, [this] { return helping_ == 0; });
+    // `wait` without a time would need libstdc++ 12, which systems of glibc 2.34 do not have.
+    while (helping_ > 0) none_helps_.wait_for(lock, std::chrono::hours(1));
   }
 
  private:
