@@ -4,6 +4,7 @@ PYTHON ?=
 # One more than there are cores, at most 5: a test that waits for a process leaves its core idle.
 WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -le 4 ] && echo $$((n + 1)) || echo 5)
 FUZZ_SECONDS ?= 600
+PYTHONS ?= python3.11 python3.12
 
 RUN := .venv/bin/python
 # In the order of tests/conftest.py: files that take long first.
@@ -12,7 +13,8 @@ CXX_FILES = $(shell find custom_ops tests/cc benchmarks -name '*.cc' -o -name '*
 
 .DEFAULT_GOAL := help
 .PHONY: help setup ops packages cuda-compiler demo check test test-all test-peers lint format \
-  bench bench-gpu gpu-smoke bench-peers bench-peers-load fuzz soak peers tpu-check clean
+  bench bench-gpu gpu-smoke bench-peers bench-peers-load fuzz soak peers tpu-check wheels \
+  test-wheels clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
@@ -52,6 +54,14 @@ test-all: packages setup cuda-compiler  ## all tests: what must pass before a ch
 
 test-peers: setup  ## compare logits with Hugging Face transformers and timm; needs `make peers`
 	@$(RUN) -m pytest tests/peers
+
+wheels: setup  ## build the source distribution, and a wheel for each of PYTHONS, in dist/
+	@PYTHON='$(PYTHON)' .ci/setup 2.21
+	@$(RUN) -m tests.release.wheels --pythons $(PYTHONS) \
+	  --tensorflows .venv/bin/python .venv-tf2.21/bin/python
+
+test-wheels: setup  ## install the files in dist/ into empty environments, and use them; ARGS
+	@$(RUN) -m tests.release.install $(ARGS)
 
 lint: setup  ## check style, formatting, imports and types
 	@$(RUN) -m ruff check .

@@ -120,8 +120,7 @@ def run(*command, cwd=None, **environment) -> str:
             [*map(str, command)],
             cwd=cwd,
             env=os.environ | environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            capture_output=True,
             text=True,
         )
     except OSError as error:
