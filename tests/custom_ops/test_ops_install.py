@@ -3,15 +3,17 @@
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
 
 import pytest
 
+import custom_ops
 from custom_ops import library_file
 from custom_ops.building import build_plan
-from tests.checkout import copy_checkout, copy_objects
+from tests.checkout import ROOT, copy_checkout, copy_objects
 from tests.custom_ops.process import PROGRAMS
 
 pytestmark = pytest.mark.process
@@ -112,6 +114,8 @@ def test_install_builds_and_packs_the_library(environment):
     assert len(libraries) >= 3
     for path in libraries:
         assert exported(path) == exports_of(path.name.split(".")[0])
+        content = path.read_bytes()
+        assert not any(str(x).encode() in content for x in (ROOT, checkout, SITE))
         assert re.search(r"\(FLAGS_1\) .*\bNOW\b", printed("readelf", "-dW", path))
 
     # All files for a rebuild are installed, and the command works without a checkout.
@@ -143,6 +147,21 @@ def test_without_a_compiler_there_is_one_warning_and_the_reference(environment):
     warned = environment.warned()
     assert "could not be built when it was installed: There is no C++ compiler 'g++'" in warned
     assert "python -m custom_ops.build_ops" in warned
+
+
+@pytest.mark.heavy("builds")
+def test_libraries_that_were_built_before_are_packed(environment):
+    """As `make wheels` does it: the TensorFlow of the environment is not asked."""
+    libraries = environment.folder / "libraries"
+    (libraries / "tensorflow-2.20").mkdir(parents=True)
+    library = libraries / "tensorflow-2.20" / library_file.NAME
+    shutil.copy(custom_ops.describe()["path"], library)
+    checkout = copy_checkout(environment.folder)
+    environment.install(checkout, VIT_OPS_LIBRARIES=str(libraries))
+    package = environment.site / "custom_ops"
+    assert environment.use("compiled") == str(package / "tensorflow-2.20" / library_file.NAME)
+    built = [path.name.split(".")[0] for path in package.glob("_vit_*")]
+    assert "_vit_kernels" in built and not {"_vit_ops", "_vit_ops_xla"} & set(built)
 
 
 @pytest.mark.heavy("builds")

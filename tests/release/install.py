@@ -47,7 +47,7 @@ def main():
         sys.exit(f"error: {flags.dist} has no such files. Build them with: make wheels")
     try:
         for path in files:
-            place = Place(flags.folder.resolve(), _python(path, flags.folder))
+            place = Place(flags.folder.resolve(), interpreter(path, flags.folder))
             if path in wheels:
                 try_wheel(place, path, flags.demo and path == wheels[0])
             else:
@@ -57,7 +57,7 @@ def main():
     print("all is well")
 
 
-def _python(path, folder):
+def interpreter(path, folder) -> pathlib.Path:
     """The interpreter that a file is for; for the source distribution any."""
     tag = path.name.split("-")[2] if path.suffix == ".whl" else "cp*"
     found = sorted(folder.resolve().glob(f"{tag}/bin/python"))

@@ -56,7 +56,9 @@ def main():
     parser.add_argument("--output", type=pathlib.Path, default=ROOT / "dist")
     flags = parser.parse_args()
     try:
-        build(flags.pythons, flags.tensorflows, flags.folder.resolve(), flags.output.resolve())
+        # Programs run in other folders; a link to the interpreter says which environment it is.
+        tensorflows = [os.path.abspath(python) for python in flags.tensorflows]
+        build(flags.pythons, tensorflows, flags.folder.resolve(), flags.output.resolve())
     except ReleaseError as error:
         sys.exit(f"error: {error}")
 
