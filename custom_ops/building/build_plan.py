@@ -206,6 +206,10 @@ def cuda_host_units():
 
 def _cuda_kernels(cuda, compiler):
     kernels = _units("CUDA", cuda.flags, package=compiler.version, compiler=cuda.compiler)
+    kernels = [
+        dataclasses.replace(unit, flags=(*unit.flags, *cuda.path_flags(unit.source)))
+        for unit in kernels
+    ]
     return kernels + cuda_host_units()
 
 

@@ -32,6 +32,7 @@ REPAIR = (
     f"CC), or leave the CUDA kernels out with {SWITCH}=0."
 )
 _DEFAULT_ARCH = "90a"
+_PATH_OPTION = "--orig_src_path_name"
 # Variables that change what nvcc does.
 _NVCC_VARIABLES = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN")
 _MAX_SECONDS = 120  # Of a question to nvcc: one that hangs does not work.
@@ -57,6 +58,7 @@ class Toolkit:
         why: where the choice of `archs` comes from.
         include: folder of the headers.
         lib: folder of the static runtime library.
+        has_path_option: whether nvcc knows the option of `path_flags`.
     """
 
     compiler: Compiler
@@ -65,6 +67,7 @@ class Toolkit:
     why: str
     include: str
     lib: str
+    has_path_option: bool
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -79,6 +82,14 @@ class Toolkit:
         targets.append(f"arch=compute_{lists['CUDA_PTX']},code=compute_{lists['CUDA_PTX']}")
         codes = [f"-gencode={target}" for target in targets]
         return (*lists["CUDA_COPTS"], f"-ccbin={self.host}", *codes)
+
+    def path_flags(self, source) -> tuple[str, ...]:
+        """Flags that make the code of a source file the same in every folder.
+
+        The names of kernels have a hash of the file's path; here it is that in the project.
+        """
+        option = f"-Xcudafe={_PATH_OPTION}=custom_ops/{source}"
+        return (option,) if self.has_path_option else ()
 
     @property
     def link(self) -> tuple[str, ...]:
@@ -114,10 +125,12 @@ def find(compiler=None) -> Toolkit | str:
     release = re.search(r"V(\d+\.\d+\.\d+)", version)
     if release is None:
         raise _broken(path, "--version", version)
-    include, lib = _folders(path)
+    said = _ask(path, "--dryrun", "-c", "-x", "cu", os.devnull, "-o", os.devnull)
+    include, lib = _folders(path, said)
     archs, why = _archs(path)
     host = _host((compiler or find_compiler()).command)
-    return Toolkit(Compiler((path,), f"CUDA {release[1]}"), host, archs, why, include, lib)
+    named = Compiler((path,), f"CUDA {release[1]}")
+    return Toolkit(named, host, archs, why, include, lib, _PATH_OPTION in said)
 
 
 def try_out(toolkit):
@@ -254,9 +267,13 @@ def _capabilities():
     return sorted(set(found)) if done.returncode == 0 else []
 
 
-def _folders(path):
-    """Folders of the headers and of the static runtime library, as nvcc names its own."""
-    said = _ask(path, "--dryrun", "-c", "-x", "cu", os.devnull, "-o", os.devnull)
+def _folders(path, said):
+    """Folders of the headers and of the static runtime library, as nvcc names its own.
+
+    Args:
+        path: of nvcc.
+        said: the steps of a compilation.
+    """
     top = re.search(r"^#\$ TOP=(.+)$", said, re.MULTILINE)
     if top is None:
         raise _broken(path, "--dryrun", said)
