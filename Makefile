@@ -13,8 +13,8 @@ CXX_FILES = $(shell find custom_ops tests/cc benchmarks -name '*.cc' -o -name '*
 
 .DEFAULT_GOAL := help
 .PHONY: help setup ops packages cuda-compiler demo check test test-all test-peers lint format \
-  bench bench-gpu gpu-smoke bench-peers bench-peers-load fuzz soak peers tpu-check wheels \
-  test-wheels clean
+  lint-release audit bench bench-gpu gpu-smoke bench-peers bench-peers-load fuzz soak peers \
+  tpu-check wheels test-wheels clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
@@ -70,6 +70,26 @@ lint: setup  ## check style, formatting, imports and types
 	@.venv/bin/clang-format --dry-run --Werror $(CXX_FILES)
 	@PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(RUN) -m pyright
 
+# The schemas are those of the installed package: this needs no network but to install.
+CHECK_SCHEMA = .venv-release/bin/check-jsonschema --builtin-schema
+lint-release: .venv-release/installed  ## check the Dockerfile, workflows, issue forms and CITATION.cff
+	@.venv-release/bin/hadolint Dockerfile
+	@$(CHECK_SCHEMA) vendor.github-workflows .github/workflows/*.yml
+	@$(CHECK_SCHEMA) vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
+	@$(CHECK_SCHEMA) vendor.github-issue-forms \
+	  $(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*.yml))
+	@$(CHECK_SCHEMA) vendor.citation-file-format CITATION.cff
+
+# Strict: a package that the database does not know is an error, and not passed over.
+audit: .venv-release/installed  ## look up known vulnerabilities of requirements.lock on the web
+	@.venv-release/bin/pip-audit --strict --progress-spinner off --no-deps --disable-pip \
+	  --requirement requirements.lock \
+	  $$(awk '/^[A-Z]/ {print "--ignore-vuln", $$1}' .ci/vulnerabilities.txt)
+
+.venv-release/installed: .ci/release-tools.txt
+	@rm -rf .venv-release && $(or $(PYTHON),python3) -m venv .venv-release
+	@.venv-release/bin/python -m pip install --quiet -r $< && touch $@
+
 format: setup  ## fix what ruff and clang-format can fix
 	@$(RUN) -m ruff check --fix .
 	@$(RUN) -m ruff format .
@@ -115,7 +135,7 @@ tpu-check: setup  ## compile the training step ahead of time for TPUs; creates .
 	@TF_CPP_MIN_LOG_LEVEL=3 $(RUN) -m tests.tpu.check
 
 # ~/.cache/vit_tf, with the object files of the C++ tests, is shared by all checkouts.
-clean:  ## remove caches, build products, .venv-cuda and .venv-tpu; .venv and runs/ stay
-	rm -rf .venv-cuda .venv-tpu build dist *.egg-info .pytest_cache .ruff_cache custom_ops/_vit_*.so custom_ops/_vit_*.txt
+clean:  ## remove caches, build products, .venv-cuda, .venv-release and .venv-tpu; .venv and runs/ stay
+	rm -rf .venv-cuda .venv-release .venv-tpu build dist *.egg-info .pytest_cache .ruff_cache custom_ops/_vit_*.so custom_ops/_vit_*.txt
 	rm -f bazel-*
 	find custom_ops vit_tf pipelines benchmarks tests -type d -name __pycache__ -prune -exec rm -rf {} +

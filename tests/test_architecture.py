@@ -85,6 +85,7 @@ def test_modules_and_functions_are_short(package):
     [
         "README.md",
         "CONTRIBUTING.md",
+        "RELEASE.md",
         "SECURITY.md",
         *sorted(f"docs/{page.name}" for page in ROOT.glob("docs/*.md")),
     ],

@@ -1,6 +1,7 @@
-"""`pip install .` installs all files, and the lock file has all required packages."""
+"""`pip install .` installs all files, the lock file has all required packages; one version."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -45,6 +46,29 @@ def test_lock_fits_the_ranges_of_the_project(project, pins):
     assert len(wanted) >= 10
     for requirement in map(Requirement, wanted):
         assert requirement.specifier.contains(versions[canonicalize_name(requirement.name)])
+
+
+def test_the_version_is_the_same_everywhere(project):
+    version = re.escape(vit_tf.__version__)
+    assert "version" in project["dynamic"]
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert re.search(rf"(?m)^version: {version}$", citation)
+    newest = re.search(r"(?m)^## .*", (ROOT / "CHANGELOG.md").read_text())[0]
+    heading = re.fullmatch(rf"## {version} \((unreleased|\d{{4}}-\d\d-\d\d)\)", newest)
+    assert heading, newest
+    date = re.search(r"(?m)^date-released: (\S+)$", citation)
+    assert heading[1] == (date[1] if date else "unreleased")
+    tags = re.findall(r"vit-tf:([\d.]*\d)", (ROOT / "docs" / "serving.md").read_text())
+    assert set(tags) == {vit_tf.__version__}
+
+
+def test_accepted_vulnerabilities_have_a_package_and_a_reason(pins):
+    lines = (ROOT / ".ci" / "vulnerabilities.txt").read_text().splitlines()
+    for line in lines:
+        if not line.startswith("#"):
+            name, package, reason = line.split(None, 2)
+            assert re.match(r"(PYSEC|GHSA|CVE)-", name) and len(reason.split()) > 3
+            assert any(pin.startswith(f"{package}==") for pin in pins)
 
 
 @pytest.mark.process
