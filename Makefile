@@ -4,6 +4,7 @@ PYTHON ?=
 # One more than there are cores, at most 5: a test that waits for a process leaves its core idle.
 WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -le 4 ] && echo $$((n + 1)) || echo 5)
 FUZZ_SECONDS ?= 600
+TF ?= 2.21
 
 RUN := .venv/bin/python
 # In the order of tests/conftest.py: files that take long first.
@@ -11,7 +12,7 @@ PYTEST := $(RUN) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 CXX_FILES = $(shell find custom_ops tests/cc benchmarks -name '*.cc' -o -name '*.h' -o -name '*.cu')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup ops packages cuda-compiler demo check test test-all test-peers lint format \
+.PHONY: help setup ops packages cuda-compiler demo check test test-all test-peers test-tf lint format \
   bench bench-gpu gpu-smoke bench-peers bench-peers-load fuzz soak peers tpu-check clean
 
 help:  ## show this list
@@ -52,6 +53,11 @@ test-all: packages setup cuda-compiler  ## all tests: what must pass before a ch
 
 test-peers: setup  ## compare logits with Hugging Face transformers and timm; needs `make peers`
 	@$(RUN) -m pytest tests/peers
+
+test-tf:  ## the tests of the ops and of vit_tf with another TensorFlow, in .venv-tf2.21; TF, 2.21
+	@PYTHON='$(PYTHON)' .ci/setup $(TF)
+	@VIT_OPS_LIBRARY="$$PWD/build/tensorflow-$(TF)/_vit_ops.so" .venv-tf$(TF)/bin/python -m pytest \
+	  -n $(WORKERS) --dist loadfile --no-loadscope-reorder tests/custom_ops tests/vit_tf
 
 lint: setup  ## check style, formatting, imports and types
 	@$(RUN) -m ruff check .
@@ -105,7 +111,7 @@ tpu-check: setup  ## compile the training step ahead of time for TPUs; creates .
 	@TF_CPP_MIN_LOG_LEVEL=3 $(RUN) -m tests.tpu.check
 
 # ~/.cache/vit_tf, with the object files of the C++ tests, is shared by all checkouts.
-clean:  ## remove caches, build products, .venv-cuda and .venv-tpu; .venv and runs/ stay
-	rm -rf .venv-cuda .venv-tpu build dist *.egg-info .pytest_cache .ruff_cache custom_ops/_vit_*.so custom_ops/_vit_*.txt
+clean:  ## remove caches, build products, .venv-cuda, -tf* and -tpu; .venv and runs/ stay
+	rm -rf .venv-cuda .venv-tf* .venv-tpu build dist *.egg-info .pytest_cache .ruff_cache custom_ops/_vit_*.so custom_ops/_vit_*.txt
 	rm -f bazel-*
 	find custom_ops vit_tf pipelines benchmarks tests -type d -name __pycache__ -prune -exec rm -rf {} +
