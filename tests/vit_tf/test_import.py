@@ -11,7 +11,6 @@ from tests.checkout import ROOT
 from tests.custom_ops.process import run_python
 from tests.vit_tf import tiny
 
-
 _ALWAYS = ("WARNING: All log messages before absl::InitializeLog() is called", "I0000 ")
 
 

@@ -77,7 +77,9 @@ def test_the_commands_that_need_orbit_are_those_that_import_it():
     names = ("pipelines", "vit_tf", "custom_ops")
     graph = grimp.build_graph(*names, include_external_packages=True)
     found = {
-        name for name in command_names.commands() if graph.chain_exists(f"pipelines.{name}", "orbit")
+        name
+        for name in command_names.commands()
+        if graph.chain_exists(f"pipelines.{name}", "orbit")
     }
     assert found == tensorflow_version.NEED_ORBIT
 
