@@ -8,7 +8,7 @@ TF ?= 2.21
 
 RUN := .venv/bin/python
 # In the order of tests/conftest.py: files that take long first.
-PYTEST := $(RUN) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+PYTEST = $(RUN) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 CXX_FILES = $(shell find custom_ops tests/cc benchmarks -name '*.cc' -o -name '*.h' -o -name '*.cu')
 
 .DEFAULT_GOAL := help
@@ -54,10 +54,12 @@ test-all: packages setup cuda-compiler  ## all tests: what must pass before a ch
 test-peers: setup  ## compare logits with Hugging Face transformers and timm; needs `make peers`
 	@$(RUN) -m pytest tests/peers
 
-test-tf:  ## the tests of the ops and of vit_tf with another TensorFlow, in .venv-tf2.21; TF, 2.21
+# Without the heavy groups: most of their tests are of kernels and compilers, without TensorFlow.
+test-tf: RUN = .venv-tf$(TF)/bin/python
+test-tf: packages  ## the tests of the ops and of vit_tf under TensorFlow 2.21, in .venv-tf2.21; TF
 	@PYTHON='$(PYTHON)' .ci/setup $(TF)
-	@VIT_OPS_LIBRARY="$$PWD/build/tensorflow-$(TF)/_vit_ops.so" .venv-tf$(TF)/bin/python -m pytest \
-	  -n $(WORKERS) --dist loadfile --no-loadscope-reorder tests/custom_ops tests/vit_tf
+	@VIT_OPS_LIBRARY="$(CURDIR)/build/tensorflow-$(TF)/_vit_ops.so" \
+	  $(PYTEST) --heavy none --durations 10 tests/custom_ops tests/vit_tf
 
 lint: setup  ## check style, formatting, imports and types
 	@$(RUN) -m ruff check .

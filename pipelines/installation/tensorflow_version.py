@@ -1,10 +1,10 @@
 """Says that the commands need TensorFlow 2.20 where there is another one.
 
 tf-models-official, the home of Orbit, pins it; `vit_tf` and `custom_ops` do not need it. So under
-another TensorFlow a command that imports Orbit is refused at once, exit code 2: it would fail in any
-case, after it has read data. Other commands work there, so they go on, and begin with a warning: no
-test runs them with that TensorFlow. Nothing is imported here: the report of `doctor` comes before
-packages that may be broken.
+another TensorFlow a command that imports Orbit is refused at once, with exit code 2: it would fail
+in any case, after it has read data. Other commands work there, so they go on after a warning, since
+no test runs them with that TensorFlow. Nothing is imported here: `doctor` reports on packages that
+may be broken.
 """
 
 import importlib.metadata
