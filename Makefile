@@ -5,16 +5,17 @@ PYTHON ?=
 WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -le 4 ] && echo $$((n + 1)) || echo 5)
 FUZZ_SECONDS ?= 600
 PYTHONS ?= python3.11 python3.12
+TF ?= 2.21
 
 RUN := .venv/bin/python
 # In the order of tests/conftest.py: files that take long first.
-PYTEST := $(RUN) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+PYTEST = $(RUN) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 CXX_FILES = $(shell find custom_ops tests/cc benchmarks -name '*.cc' -o -name '*.h' -o -name '*.cu')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup ops packages cuda-compiler demo check test test-all test-peers lint format \
-  lint-release audit bench bench-gpu gpu-smoke bench-peers bench-peers-load fuzz soak peers \
-  tpu-check wheels test-wheels clean
+.PHONY: help setup ops packages cuda-compiler demo check test test-all test-peers test-tf wheels \
+  test-wheels lint lint-release audit format bench bench-gpu gpu-smoke bench-peers \
+  bench-peers-load fuzz soak peers tpu-check clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
@@ -54,6 +55,13 @@ test-all: packages setup cuda-compiler  ## all tests: what must pass before a ch
 
 test-peers: setup  ## compare logits with Hugging Face transformers and timm; needs `make peers`
 	@$(RUN) -m pytest tests/peers
+
+# Without the heavy groups: most of their tests are of kernels and compilers, without TensorFlow.
+test-tf: RUN = .venv-tf$(TF)/bin/python
+test-tf: packages  ## the tests of the ops and of vit_tf under TensorFlow 2.21, in .venv-tf2.21; TF
+	@PYTHON='$(PYTHON)' .ci/setup $(TF)
+	@VIT_OPS_LIBRARY="$(CURDIR)/build/tensorflow-$(TF)/_vit_ops.so" \
+	  $(PYTEST) --heavy none --durations 10 tests/custom_ops tests/vit_tf
 
 wheels: setup  ## build the source distribution, and a wheel for each of PYTHONS, in dist/
 	@PYTHON='$(PYTHON)' .ci/setup 2.21
@@ -135,7 +143,7 @@ tpu-check: setup  ## compile the training step ahead of time for TPUs; creates .
 	@TF_CPP_MIN_LOG_LEVEL=3 $(RUN) -m tests.tpu.check
 
 # ~/.cache/vit_tf, with the object files of the C++ tests, is shared by all checkouts.
-clean:  ## remove caches, build products, .venv-cuda, .venv-release and .venv-tpu; .venv and runs/ stay
-	rm -rf .venv-cuda .venv-release .venv-tpu build dist *.egg-info .pytest_cache .ruff_cache custom_ops/_vit_*.so custom_ops/_vit_*.txt
+clean:  ## remove caches, build products and all environments but .venv and .venv-peers; runs/ stays
+	rm -rf .venv-cuda .venv-release .venv-tf* .venv-tpu build dist *.egg-info .pytest_cache .ruff_cache custom_ops/_vit_*.so custom_ops/_vit_*.txt
 	rm -f bazel-*
 	find custom_ops vit_tf pipelines benchmarks tests -type d -name __pycache__ -prune -exec rm -rf {} +

@@ -337,14 +337,14 @@ def _link_for_xla(link, library, product, errors, say):
 
 
 def is_current(say=None):
-    """Whether the binaries in this package fit its sources, the installed TensorFlow and CUDA.
+    """Whether what `main` builds is there and fits the sources, the installed TensorFlow and CUDA.
 
     Fast: it imports nothing and starts no process.
 
     Args:
         say: called with a line if they do, but lack the kernels for GPUs since these failed.
     """
-    path = PACKAGE / library_file.NAME
+    path = pathlib.Path(os.environ.get(library_file.VARIABLE) or PACKAGE / library_file.NAME)
     stamp = library_file.read_stamp(path)
     try:
         version = importlib.metadata.version("tensorflow")

@@ -15,7 +15,7 @@ GROUPS = {
     "compilers": (),
     # Bazel, installations, set-up.
     "builds": (
-        *("custom_ops/", "third_party/", ".ci/", "setup.py", "pyproject.toml", "requirements.lock"),
+        *("custom_ops/", "third_party/", ".ci/", "setup.py", "pyproject.toml", "requirements"),
         *("BUILD", "WORKSPACE", "MODULE.bazel", ".bazelrc"),
         *("pipelines/doctor.py", "pipelines/installation/examination", "tests/checkout.py"),
         *("tests/custom_ops/test_ops_bazel", "tests/pipelines/installation/test_examination"),

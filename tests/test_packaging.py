@@ -71,6 +71,15 @@ def test_accepted_vulnerabilities_have_a_package_and_a_reason(pins):
             assert any(pin.startswith(f"{package}==") for pin in pins)
 
 
+def test_the_other_lock_differs_in_what_tensorflow_demands_only(project, pins):
+    lines = (ROOT / "requirements-tf2.21.lock").read_text().splitlines()
+    others = {line for line in lines if not line.startswith("#")} - set(pins)
+    found = dict(line.split("==") for line in others)
+    assert found.keys() == {"tensorflow", "h5py"} and found["tensorflow"].startswith("2.21.")
+    ranges = {x.name: x.specifier for x in map(Requirement, project["dependencies"])}
+    assert all(ranges[name].contains(version) for name, version in found.items())
+
+
 @pytest.mark.process
 def test_wheel_has_every_module_and_asset(tmp_path):
     source = tmp_path / "source"

@@ -86,6 +86,23 @@ def test_another_lock_file_and_another_folder_create_it_again(checkout):
     assert checkout.run()[0] == 0 and checkout.count("-m venv .venv") == 3
 
 
+def test_another_tensorflow_has_an_environment_and_a_library_of_its_own(checkout):
+    assert checkout.run()[0] == 0
+    code, said = checkout.run("setup", "2.21")
+    missing = "setup: there is no requirements-tf2.21.lock, only requirements.lock.\n"
+    assert (code, said) == (1, missing)
+    (checkout.folder / "requirements-tf2.21.lock").write_text("numpy==2.0.0\n")
+    library = checkout.folder / "build" / "tensorflow-2.21" / "_vit_ops.so"
+    writes = 'echo "$VIT_OPS_LIBRARY" >> "$CALLS"; > "$VIT_OPS_LIBRARY"'
+    code, said = checkout.run("setup", "2.21", OPS=writes)
+    assert code == 0 and "creating .venv-tf2.21 with Python 3.11.2" in said
+    assert library.exists() and checkout.count(str(library)) == 1
+    assert checkout.count("-r requirements-tf2.21.lock") == 1
+    for arguments in ((), ("setup", "2.21")):
+        assert checkout.run(*arguments) == (0, "")
+    assert checkout.count("-m venv ") == 2
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_an_interrupted_set_up_is_repeated(checkout, number):
     process = checkout.start(PIP="touch installing; /bin/sleep 60")

@@ -29,6 +29,7 @@ from pipelines.errors import (
     WorkerError,
     first_line,
 )
+from pipelines.installation import tensorflow_version
 from pipelines.runs.log_lines import LineHandler, attached
 from pipelines.workers.group import current
 from vit_tf.files import storage
@@ -86,6 +87,7 @@ def run(
     # Then stdout holds only the result.
     if any(name in values and values[name].value for name in ("json", "dry_run")):
         logs_to = "stderr"
+    _check_tensorflow()
     with attached(LineHandler(getattr(sys, logs_to)), propagate=False):
         _run(main, values, arguments, check_ops)
 
@@ -127,6 +129,15 @@ def _run(main, values, arguments, check_ops):
             raise
         _fail(EXIT_FAILED, (first_line(error) or "TensorFlow failed") + ".")
     _end(0)
+
+
+def _check_tensorflow():
+    """Warns of a TensorFlow that commands are not for, or refuses it: see `tensorflow_version`."""
+    if complaint := tensorflow_version.complaint():
+        name = os.path.basename(sys.argv[0]).removesuffix(".py")
+        if name in tensorflow_version.NEED_ORBIT and tensorflow_version.lacks_orbit():
+            _fail(EXIT_USAGE, complaint)
+        _say(f"warning: {complaint}")
 
 
 def check_implementation():

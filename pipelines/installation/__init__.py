@@ -1,1 +1,1 @@
-"""The report of `doctor` about this installation."""
+"""What is installed here: the report of `doctor`, and the TensorFlow that the commands need."""

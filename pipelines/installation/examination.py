@@ -17,6 +17,7 @@ import tomllib
 import traceback
 
 from custom_ops.building import build_plan
+from pipelines.installation import tensorflow_version
 
 _DISTRIBUTION = "vit-tf"
 _SHOWN = (
@@ -27,6 +28,7 @@ _SHOWN = (
     "tf-models-official",
     "vit-tf",
 )
+_ORBIT = "tf-models-official"
 # Distribution -> module to import. A module comes after the modules that it imports.
 _MODULES = {
     "numpy": "numpy",
@@ -35,7 +37,7 @@ _MODULES = {
     "tensorflow": "tensorflow",
     "keras": "keras",
     "tensorflow-datasets": "tensorflow_datasets",
-    "tf-models-official": "orbit",
+    _ORBIT: "orbit",
 }
 _PIP = f"{sys.executable} -m pip install"
 # Disk space that a run of a large model with its checkpoints may need; less gives a hint.
@@ -76,9 +78,14 @@ def examine(directory) -> Report:
         directory: folder in which runs will be written.
     """
     report = Report({}, [], [])
-    requirements = {item.name: item for item in map(_parse, _required())}
+    parsed, impossible = map(_parse, _required()), set()
+    if other := tensorflow_version.complaint():
+        report.hints.append(other)
+        if tensorflow_version.lacks_orbit():
+            impossible.add(_ORBIT)  # It requires TensorFlow 2.20. The hint has the fix.
+    requirements = {item.name: item for item in parsed if item.name not in impossible}
     _versions(report)
-    failed = _imports(report, requirements)
+    failed = _imports(report, requirements, impossible)
     _requirements(report, requirements.values(), checked="packaging" not in failed)
     # Section, packages that it needs, and the function that adds it to the report.
     sections = (
@@ -140,10 +147,11 @@ def _versions(report):
     report.facts["versions"] |= {name: _version(name) for name in _SHOWN}
 
 
-def _imports(report, requirements) -> set[str]:
+def _imports(report, requirements, impossible) -> set[str]:
     """Imports every package that this project needs; returns the names of those that fail."""
     facts, failed = report.facts.setdefault("imports", {}), set()
-    for name, module in _MODULES.items():
+    for name in [name for name in _MODULES if name not in impossible]:
+        module = _MODULES[name]
         try:
             importlib.import_module(module)
         except Exception as error:  # A broken package can raise any exception.

@@ -61,7 +61,7 @@ def package(tmp_path, monkeypatch):
     for module in (build_plan, build_ops):
         monkeypatch.setattr(module, "PACKAGE", folder)
         monkeypatch.setattr(module, "probe", lambda: target, raising=False)
-    for name in ("CXX", "CUDA_HOME", "VIT_CUDA_ARCHS"):
+    for name in ("CXX", "CUDA_HOME", "VIT_CUDA_ARCHS", "VIT_OPS_LIBRARY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("VIT_CUDA", "0")
     return folder, target

@@ -229,6 +229,11 @@ def test_is_current(package, monkeypatch):
         assert build_ops.is_current() is False, file
         (folder / file).write_text(text)
     assert build_ops.is_current() is True
+    # The command writes elsewhere.
+    monkeypatch.setenv(library_file.VARIABLE, str(folder / "elsewhere.so"))
+    assert build_ops.is_current() is False
+    build_ops.build(folder / "elsewhere.so", say=[].append)
+    assert build_ops.is_current() is True
 
 
 def test_what_is_interrupted_leaves_what_was_there(tmp_path):

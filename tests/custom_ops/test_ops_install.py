@@ -41,7 +41,8 @@ class Environment:
         )
 
     def run(self, command, **environment):
-        inherited = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "CXX")}
+        of_tests = ("PYTHONPATH", "CXX", library_file.VARIABLE)
+        inherited = {name: os.environ[name] for name in os.environ if name not in of_tests}
         done = subprocess.run(
             command,
             cwd=self.folder,

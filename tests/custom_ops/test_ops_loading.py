@@ -278,8 +278,9 @@ def test_threads_wait_for_one_load(fresh, built, monkeypatch, tmp_path, fits):
 
 
 @pytest.fixture
-def checkout(built, tmp_path):
+def checkout(built, tmp_path, monkeypatch):
     """A copy of the package without a library, in a separate folder."""
+    monkeypatch.delenv("VIT_OPS_LIBRARY", raising=False)
     ignored = shutil.ignore_patterns("*.so", "__pycache__")
     shutil.copytree(PACKAGE, tmp_path / "custom_ops", ignore=ignored)
     return tmp_path

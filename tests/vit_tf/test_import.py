@@ -1,5 +1,6 @@
 """Lazy imports: configurations, names and costs load no framework."""
 
+import importlib.metadata
 import subprocess
 import sys
 
@@ -9,6 +10,8 @@ import vit_tf
 from tests.checkout import ROOT
 from tests.custom_ops.process import run_python
 from tests.vit_tf import tiny
+
+_ALWAYS = ("WARNING: All log messages before absl::InitializeLog() is called", "I0000 ")
 
 
 def run(program, *arguments):
@@ -48,7 +51,11 @@ def test_the_import_makes_tensorflow_quiet(monkeypatch):
     monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
     code = "import vit_tf, os; vit_tf.create_model('ViT-Ti/16', image_size=32, layers=1)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    said = done.stderr.splitlines()
+    if not importlib.metadata.version("tensorflow").startswith("2.20."):
+        # TensorFlow 2.21 writes these whatever the level is.
+        said = [line for line in said if not line.startswith(_ALWAYS)]
+    assert (done.returncode, done.stdout, said) == (0, "", [])
     monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "1")
     code = "import vit_tf, os; print(os.environ['TF_CPP_MIN_LOG_LEVEL'])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)

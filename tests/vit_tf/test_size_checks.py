@@ -5,9 +5,6 @@ import os
 import pytest
 
 import vit_tf
-from pipelines.errors import UserError
-from pipelines.training.prepare import resolve
-from tests.pipelines.tiny import tiny_experiment
 from tests.vit_tf import tiny
 from vit_tf import cost, size_checks
 
@@ -29,12 +26,3 @@ def test_weights_and_one_image_must_fit(monkeypatch):
     monkeypatch.setattr(size_checks, "_memory_bytes", lambda: needed - 1)
     with pytest.raises(ValueError, match=f"has {cost.parameters(config):,} parameters. .*memory"):
         vit_tf.create_model(config)
-
-
-@pytest.mark.parametrize("task", ["classification", "masked_patches"])
-def test_a_run_is_refused(task, monkeypatch):
-    experiment = tiny_experiment(f"task={task}")
-    resolve(experiment, None, replicas=1)
-    monkeypatch.setattr(size_checks, "_memory_bytes", lambda: 1000)
-    with pytest.raises(UserError, match="parameters. It needs .* of memory. Choose"):
-        resolve(experiment, None, replicas=1)
