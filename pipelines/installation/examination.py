@@ -158,9 +158,11 @@ def _imports(report, requirements, impossible) -> set[str]:
             cause = _cause(error, failed)
             failed.add(name)
             facts[name] = f"fails: {_one_line(error)}"
-            if cause is None:
+            installed = _version(name)
+            # What is missing follows in one sentence.
+            if cause is None and (installed or name not in requirements):
                 requirement = requirements.get(name, _Requirement(name))
-                report.broken.append(_remedy(requirement, _version(name), error))
+                report.broken.append(_remedy(requirement, installed, error))
         else:
             facts[name] = True
     return failed
@@ -169,11 +171,19 @@ def _imports(report, requirements, impossible) -> set[str]:
 def _remedy(requirement, installed, error=None):
     """Returns a sentence with the fix for a package that is missing or raises `error` on import."""
     if installed is None:
-        return f"{requirement.name} is not installed. Run: {_PIP} '{requirement}'"
+        return _install([requirement])
     return (
         f"{requirement.name} {installed} cannot be imported: {_one_line(error)}. Run: {_PIP} "
         f"--force-reinstall '{requirement}'"
     )
+
+
+def _install(missing):
+    """Returns a sentence with the fix for packages that are missing."""
+    names = ", ".join(requirement.name for requirement in missing)
+    verb = "is" if len(missing) == 1 else "are"
+    wanted = " ".join(f"'{requirement}'" for requirement in missing)
+    return f"{names} {verb} not installed. Run: {_PIP} {wanted}"
 
 
 def _cause(error, failed):
@@ -194,7 +204,7 @@ def _one_line(error):
 
 def _requirements(report, requirements, checked):
     """Reports versions and requirements; compares them if `checked`, which needs `packaging`."""
-    facts = report.facts["requirements"] = {}
+    facts, missing = report.facts.setdefault("requirements", {}), []
     for requirement in requirements:
         if not _applies(requirement.marker, checked):
             continue
@@ -202,14 +212,14 @@ def _requirements(report, requirements, checked):
         fact = f"{installed or 'missing'}, wanted {requirement.specifier}"
         facts[requirement.name] = fact if checked else f"{fact} (unchecked: needs packaging)"
         if installed is None:
-            sentence = _remedy(requirement, None)
-            if sentence not in report.broken:
-                report.broken.append(sentence)
+            missing.append(requirement)
         elif checked and not _fits(installed, requirement.specifier):
             report.hints.append(
                 f"{requirement.name} {installed} is not a version that this project is tested "
                 f"with. Run: {_PIP} '{requirement}'"
             )
+    if missing:
+        report.broken.append(_install(missing))
 
 
 def _applies(marker, checked):
