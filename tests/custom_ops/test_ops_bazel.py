@@ -156,7 +156,8 @@ def test_what_bazel_builds_has_the_stamp_of_the_other_build(built, target):
 
 
 @pytest.mark.heavy("builds", "compilers")
-def test_the_package_finds_what_bazel_built(built):
+def test_the_package_finds_what_bazel_built(built, monkeypatch):
+    monkeypatch.delenv(library_file.VARIABLE, raising=False)
     said = run_python("library_of_bazel.py", folder=built)
     assert said.split() == [str(built / "bazel-bin" / "custom_ops" / library_file.NAME)]
 
