@@ -68,8 +68,8 @@ wheels: setup  ## build the source distribution, and a wheel for each of PYTHONS
 	@$(RUN) -m tests.release.wheels --pythons $(PYTHONS) \
 	  --tensorflows .venv/bin/python .venv-tf2.21/bin/python
 
-test-wheels: setup  ## install the files in dist/ into empty environments, and use them; ARGS
-	@$(RUN) -m tests.release.install $(ARGS)
+test-wheels: setup  ## install the files in dist/ into empty environments, and use them: 15 minutes
+	@$(RUN) -m tests.release.install
 
 lint: setup  ## check style, formatting, imports and types
 	@$(RUN) -m ruff check .
@@ -144,6 +144,7 @@ tpu-check: setup  ## compile the training step ahead of time for TPUs; creates .
 
 # ~/.cache/vit_tf, with the object files of the C++ tests, is shared by all checkouts.
 clean:  ## remove caches, build products and all environments but .venv and .venv-peers; runs/ stays
-	rm -rf .venv-cuda .venv-release .venv-tf* .venv-tpu build dist *.egg-info .pytest_cache .ruff_cache custom_ops/_vit_*.so custom_ops/_vit_*.txt
+	rm -rf .venv-cuda .venv-release .venv-tf* .venv-tpu build dist *.egg-info .pytest_cache .ruff_cache custom_ops/_vit_*.so custom_ops/_vit_*.txt \
+	  custom_ops/tensorflow-*
 	rm -f bazel-*
 	find custom_ops vit_tf pipelines benchmarks tests -type d -name __pycache__ -prune -exec rm -rf {} +

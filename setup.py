@@ -53,12 +53,19 @@ class BuildOps(build_ext):
 
     def _pack(self, libraries):
         from custom_ops import build_ops
+        from custom_ops.building import build_plan
 
-        for library in libraries.glob(_PACKED):
+        found = sorted(libraries.glob(_PACKED))
+        if not found:
+            sys.exit(f"error: VIT_OPS_LIBRARIES={libraries} has no {_PACKED}.")
+        for library in found:
             target = self._directory() / library.relative_to(libraries)
             target.parent.mkdir(exist_ok=True)
             shutil.copyfile(library, target)
-        build_ops.build_modules(self._directory())
+        try:
+            build_ops.build_modules(self._directory())
+        except build_plan.BuildError as error:
+            sys.exit(f"error: {error}")
 
     def _in_place(self):
         # An editable installation uses the package in this folder.

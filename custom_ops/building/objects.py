@@ -15,7 +15,8 @@ from custom_ops.building import build_plan, resources, toolkit
 from custom_ops.building.build_plan import BuildError, last_line
 
 _KEPT = 4  # Versions of each object in the cache.
-# The flag that leaves out a folder in the names of source files that the code contains.
+# The flag of g++ and clang++ that leaves out a folder in the names of files that the code contains.
+# That of nvcc is in `Toolkit.path_flags`.
 _FILE_NAMES = "-fmacro-prefix-map"
 
 

@@ -32,6 +32,7 @@ REPAIR = (
     f"CC), or leave the CUDA kernels out with {SWITCH}=0."
 )
 _DEFAULT_ARCH = "90a"
+# Of nvcc's front end, which documents none; the last one counts (CUDA 13.0.88, 2026-11-27).
 _PATH_OPTION = "--orig_src_path_name"
 # Variables that change what nvcc does.
 _NVCC_VARIABLES = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN")

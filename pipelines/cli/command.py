@@ -55,7 +55,8 @@ def run(
         description: first lines of `--help`.
         define: optional function that adds the command's own flags to an `absl.flags.FlagValues`.
         positional: names of the positional arguments, for `--help`; None refuses them.
-        check_ops: whether a wrong VIT_OPS or VIT_ISA ends the command before `main`.
+        check_ops: whether a wrong VIT_OPS, VIT_ISA or TensorFlow is told, and may end the command,
+            before `main`.
         shared_flags: the members of `SHARED_FLAGS` that the command takes; it refuses the others.
         fields: config paths that hints about unknown flags may suggest for `--set`; None means all.
         logs_to: "stdout" or "stderr", where log lines go; "stderr" if stdout holds a result.
@@ -87,7 +88,8 @@ def run(
     # Then stdout holds only the result.
     if any(name in values and values[name].value for name in ("json", "dry_run")):
         logs_to = "stderr"
-    _check_tensorflow()
+    if check_ops:
+        _check_tensorflow()
     with attached(LineHandler(getattr(sys, logs_to)), propagate=False):
         _run(main, values, arguments, check_ops)
 
@@ -136,7 +138,7 @@ def _check_tensorflow():
     if complaint := tensorflow_version.complaint():
         name = os.path.basename(sys.argv[0]).removesuffix(".py")
         if name in tensorflow_version.NEED_ORBIT and tensorflow_version.lacks_orbit():
-            _fail(EXIT_USAGE, complaint)
+            _fail(EXIT_USAGE, f"{complaint} {name} needs both. {tensorflow_version.fix()}")
         _say(f"warning: {complaint}")
 
 

@@ -29,6 +29,8 @@ _SHOWN = (
     "vit-tf",
 )
 _ORBIT = "tf-models-official"
+# No other package brings them: one of them is there if the extra train has been installed.
+_HOMES = ("tensorflow-datasets", _ORBIT)
 # Distribution -> module to import. A module comes after the modules that it imports.
 _MODULES = {
     "numpy": "numpy",
@@ -80,7 +82,7 @@ def examine(directory) -> Report:
     report = Report({}, [], [])
     parsed, impossible = map(_parse, _required()), set()
     if other := tensorflow_version.complaint():
-        report.hints.append(other)
+        report.hints.append(f"{other} Some do not run. {tensorflow_version.fix()}")
         if tensorflow_version.lacks_orbit():
             impossible.add(_ORBIT)  # It requires TensorFlow 2.20. The hint has the fix.
     requirements = {item.name: item for item in parsed if item.name not in impossible}
@@ -218,6 +220,11 @@ def _requirements(report, requirements, checked):
                 f"{requirement.name} {installed} is not a version that this project is tested "
                 f"with. Run: {_PIP} '{requirement}'"
             )
+    extra = [requirement for requirement in missing if "extra" in requirement.marker]
+    if extra and not any(map(_version, _HOMES)):
+        # Who wants models only has not asked for it.
+        report.hints.append(f"The commands need the extra train: {_install(extra)}")
+        missing = [requirement for requirement in missing if requirement not in extra]
     if missing:
         report.broken.append(_install(missing))
 
@@ -251,7 +258,8 @@ def _required():
     file = build_plan.PACKAGE.parent / "pyproject.toml"
     if file.is_file():
         project = tomllib.loads(file.read_text())["project"]
-        return project["dependencies"] + project["optional-dependencies"]["train"]
+        train = project["optional-dependencies"]["train"]
+        return project["dependencies"] + [f"{line}; extra == 'train'" for line in train]
     try:
         return importlib.metadata.requires(_DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError:

@@ -21,16 +21,23 @@ _DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu", "tensorflow-tpu")
 
 
 def complaint() -> str | None:
-    """One line about another TensorFlow and the fix; None if this is TensorFlow 2.20 or none."""
-    version = _version()
+    """A sentence about another TensorFlow; None if this is TensorFlow 2.20 or none."""
+    _, version = _installed()
     if version is None or version.split(".")[:2] == VERSION.split("."):
         return None
-    major, minor = VERSION.split(".")
-    following = f"{major}.{int(minor) + 1}"
     return (
-        f"The commands need TensorFlow {VERSION}, because tf-models-official pins it, and this is "
-        f"TensorFlow {version}. Run: {sys.executable} -m pip install "
-        f"'tensorflow>={VERSION},<{following}' 'tf-models-official>={VERSION},<{following}'"
+        f"The commands are tested with TensorFlow {VERSION} only, which tf-models-official pins, "
+        f"and this is TensorFlow {version}."
+    )
+
+
+def fix() -> str:
+    """The command that installs what all commands need."""
+    major, minor = VERSION.split(".")
+    versions = f">={VERSION},<{major}.{int(minor) + 1}"
+    return (
+        f"Run: {sys.executable} -m pip install '{_installed()[0]}{versions}' "
+        f"'tf-models-official{versions}'"
     )
 
 
@@ -39,10 +46,11 @@ def lacks_orbit() -> bool:
     return importlib.util.find_spec("orbit") is None
 
 
-def _version():
+def _installed():
+    """The distribution that has TensorFlow, and its version or None."""
     for name in _DISTRIBUTIONS:
         try:
-            return importlib.metadata.version(name)
+            return name, importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             pass
-    return None
+    return _DISTRIBUTIONS[0], None

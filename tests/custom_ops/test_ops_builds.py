@@ -10,6 +10,7 @@ import pytest
 from custom_ops import build_ops, library_file
 from custom_ops.building import build_plan, objects
 from custom_ops.building.build_plan import BuildError
+from tests.custom_ops import tiny_package
 from tests.custom_ops.tiny_package import ALL, LISTS, build, log
 
 
@@ -192,6 +193,29 @@ def test_without_tensorflow_the_module_is_built(package):
         build_ops.build(folder / library_file.NAME, folder, lines.append)
     assert len(lines) == 2 and not list(folder.glob("_vit_*.*"))
     assert lines[1] == "ops: no kernels for GPUs: VIT_CUDA=0"
+
+
+@pytest.mark.process
+def test_modules_alone_need_no_tensorflow(package):
+    folder, _ = package
+    (folder / "tf/op.cc").write_text("#error")
+    build_ops.build_modules(folder, [].append)
+    assert [path.name for path in folder.glob("_vit_*")] == ["_vit_kernels.abi.so"]
+
+
+@pytest.mark.process
+def test_equal_sources_give_equal_libraries_in_every_folder(package, tmp_path, monkeypatch):
+    built = []
+    for name in ("one", "another"):
+        folder = tmp_path / name / "custom_ops"
+        tiny_package.write(folder)
+        with open(folder / "tf/op.cc", "a") as file:
+            file.write("extern const char* const where = __FILE__;")
+        for module in (build_plan, build_ops):
+            monkeypatch.setattr(module, "PACKAGE", folder)
+        assert compiled(folder) == ALL
+        built.append((folder / library_file.NAME).read_bytes())
+    assert built[0] == built[1] and b"\0custom_ops/tf/op.cc\0" in built[0]
 
 
 @pytest.mark.process

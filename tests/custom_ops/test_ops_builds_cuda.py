@@ -45,6 +45,17 @@ def of_nvcc(folder):
 
 
 @pytest.mark.process
+@pytest.mark.parametrize("options", ["", "--orig_src_path_name x.cu"])
+def test_kernels_have_the_same_names_in_every_folder(package, nvcc, monkeypatch, options):
+    monkeypatch.setenv("FRONT_END", options)
+    monkeypatch.delenv("VIT_CUDA", raising=False)
+    units = build_plan.plan(package[1], build_plan.find_compiler(), toolkit.find())["cuda"]
+    [kernel] = [unit for unit in units if unit.source == "cuda/c.cu"]
+    flag = "-Xcudafe=--orig_src_path_name=custom_ops/cuda/c.cu"
+    assert (flag in kernel.flags) == bool(options)
+
+
+@pytest.mark.process
 def test_kernels_for_gpus_are_built_where_there_is_an_nvcc(package, nvcc, monkeypatch):
     folder, _ = package
     units, lines = build(folder)

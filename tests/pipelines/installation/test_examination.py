@@ -173,6 +173,19 @@ def test_requirements(examine, monkeypatch):
     assert set(found["requirements"]) == {"keras", "no-such-package", "none-such"}
 
 
+def test_without_the_extra_nothing_is_broken(examine, monkeypatch):
+    original = examination._version
+    missing = ("tensorflow-datasets", "tf-models-official", "scipy")
+    monkeypatch.setattr(examination, "_version", lambda x: None if x in missing else original(x))
+    code, found, _ = examine()
+    assert (code, found["broken"]) == (0, [])
+    [hint] = [hint for hint in found["hints"] if "scipy" in hint]
+    assert hint.startswith(
+        "The commands need the extra train: tf-models-official, tensorflow-datasets, scipy are not "
+        f"installed. Run: {sys.executable} -m pip install 'tf-models-official>="
+    )
+
+
 @pytest.mark.parametrize("name", ["h5py", "packaging", "tensorflow-datasets"])
 def test_a_missing_package_has_one_sentence(examine, monkeypatch, name):
     module = examination._MODULES[name]

@@ -16,8 +16,11 @@ from tests.pipelines.process import assert_user_error
 from tests.pipelines.tiny import as_flags
 
 LINE = (
-    "The commands need TensorFlow 2.20, because tf-models-official pins it, and this is "
-    f"TensorFlow 2.21.0. Run: {sys.executable} -m pip install 'tensorflow>=2.20,<2.21' "
+    "The commands are tested with TensorFlow 2.20 only, which tf-models-official pins, and this is "
+    "TensorFlow 2.21.0."
+)
+FIX = (
+    f"Run: {sys.executable} -m pip install 'tensorflow>=2.20,<2.21' "
     "'tf-models-official>=2.20,<2.21'"
 )
 
@@ -61,6 +64,8 @@ def test_which_versions(versions, found, complains):
     versions.clear()
     versions.update(found)
     assert (tensorflow_version.complaint() is not None) == complains
+    [name] = found or ["tensorflow"]
+    assert f"install '{name}>=2.20,<2.21' 'tf-models" in tensorflow_version.fix()
 
 
 def test_the_version_is_that_of_the_requirements():
@@ -88,7 +93,7 @@ def test_the_commands_that_need_orbit_are_those_that_import_it():
 def test_what_needs_orbit_ends_with_the_line(name, versions, no_orbit, command):
     result = command(name)
     assert_user_error(result)
-    assert (result.stdout, result.stderr) == ("", f"error: {LINE}\n")
+    assert (result.stdout, result.stderr) == ("", f"error: {LINE} {name} needs both. {FIX}\n")
 
 
 def test_what_does_not_need_it_begins_with_the_line(versions, no_orbit, command):
@@ -111,7 +116,10 @@ def test_the_program(versions, no_orbit, monkeypatch, capsys):
     monkeypatch.delitem(sys.modules, "pipelines.plan", raising=False)  # As in a new process.
     with pytest.raises(SystemExit) as ended:
         console.main()
-    assert (ended.value.code, capsys.readouterr().err) == (2, f"error: {LINE}\n")
+    assert (ended.value.code, capsys.readouterr().err) == (
+        2,
+        f"error: {LINE} plan needs both. {FIX}\n",
+    )
 
 
 def test_doctor_says_it_as_a_hint(versions, no_orbit, command, monkeypatch):
@@ -121,6 +129,6 @@ def test_doctor_says_it_as_a_hint(versions, no_orbit, command, monkeypatch):
     result = command("doctor", "--json")
     found = json.loads(result.stdout)
     assert (result.returncode, found["broken"]) == (0, [])
-    assert result.stderr == f"warning: {LINE}\n" and found["hints"][0] == LINE
+    assert result.stderr == "" and found["hints"][0] == f"{LINE} Some do not run. {FIX}"
     assert "tf-models-official" not in found["imports"] | found["requirements"]
     assert found["versions"]["tensorflow"] == "2.21.0"
