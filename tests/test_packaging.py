@@ -24,19 +24,27 @@ def project():
     return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
+def lines_of(file):
+    """The lines of a file without comments."""
+    return [line for line in (ROOT / file).read_text().splitlines() if not line.startswith("#")]
+
+
 @pytest.fixture(scope="module")
 def pins():
-    lines = (ROOT / "requirements.lock").read_text().splitlines()
-    return [line for line in lines if not line.startswith("#")]
+    return lines_of("requirements.lock")
 
 
-def test_lock_has_exact_versions_and_nothing_else(pins):
-    for line in pins:
+@pytest.mark.parametrize(
+    "file, least",
+    [("requirements.lock", 100), ("requirements-tf2.21.lock", 20), (".ci/release-tools.txt", 50)],
+)
+def test_lock_has_exact_versions_and_nothing_else(file, least):
+    for line in lines_of(file):
         requirement = Requirement(line)
         assert [s.operator for s in requirement.specifier] == ["=="], line
         assert requirement.url is None and requirement.marker is None, line
-    names = [canonicalize_name(Requirement(line).name) for line in pins]
-    assert len(set(names)) == len(names) > 100
+    names = [canonicalize_name(Requirement(line).name) for line in lines_of(file)]
+    assert len(set(names)) == len(names) > least
     assert not {"vit-tf", "pip"} & set(names)
 
 
@@ -62,18 +70,44 @@ def test_the_version_is_the_same_everywhere(project):
     assert set(tags) == {vit_tf.__version__}
 
 
+def test_security_fixes_go_to_the_newest_released_version():
+    security = (ROOT / "SECURITY.md").read_text()
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    released = re.findall(r"(?m)^## (\d+\.\d+)\.\d+ \(\d{4}-", changelog)
+    newest = released[0] if released else vit_tf.__version__.rpartition(".")[0]
+    assert re.findall(r"(?m)^\| (\d\S*) \| yes \|$", security) == [f"{newest}.x"]
+    first = re.findall(r"No version is released yet: until (\S+), ", security)
+    assert first == ([] if released else [vit_tf.__version__])
+
+
+def is_accepted_with_reason(line, pins):
+    """Whether a line has an ID, a package of the lock file, and a reason of four words or more."""
+    found = re.fullmatch(r"(?:PYSEC|GHSA|CVE)-\S+\s+(\S+)((?:\s+\S+){4,})", line)
+    return bool(found) and any(pin.startswith(f"{found[1]}==") for pin in pins)
+
+
+@pytest.mark.parametrize(
+    "line, is_right",
+    [
+        ("CVE-2026-1 keras 2026-11-26: no version has a fix", True),
+        ("PYSEC-2026-7  keras  nothing here runs it", True),
+        ("OSV-2026-1 keras no version has a fix", False),
+        ("CVE-2026-1 kera no version has a fix", False),
+        ("CVE-2026-1 keras no fix", False),
+        ("CVE-2026-1", False),
+    ],
+)
+def test_a_vulnerability_is_accepted_with_a_package_and_a_reason(pins, line, is_right):
+    assert is_accepted_with_reason(line, pins) == is_right
+
+
 def test_accepted_vulnerabilities_have_a_package_and_a_reason(pins):
-    lines = (ROOT / ".ci" / "vulnerabilities.txt").read_text().splitlines()
-    for line in lines:
-        if not line.startswith("#"):
-            name, package, reason = line.split(None, 2)
-            assert re.match(r"(PYSEC|GHSA|CVE)-", name) and len(reason.split()) > 3
-            assert any(pin.startswith(f"{package}==") for pin in pins)
+    for line in lines_of(".ci/vulnerabilities.txt"):
+        assert is_accepted_with_reason(line, pins), line
 
 
 def test_the_other_lock_differs_in_what_tensorflow_demands_only(project, pins):
-    lines = (ROOT / "requirements-tf2.21.lock").read_text().splitlines()
-    others = {line for line in lines if not line.startswith("#")} - set(pins)
+    others = {*lines_of("requirements-tf2.21.lock")} - set(pins)
     found = dict(line.split("==") for line in others)
     assert found.keys() == {"tensorflow", "h5py"} and found["tensorflow"].startswith("2.21.")
     ranges = {x.name: x.specifier for x in map(Requirement, project["dependencies"])}
