@@ -96,7 +96,7 @@ audit: .venv-release/installed  ## look up known vulnerabilities of requirements
 
 .venv-release/installed: .ci/release-tools.txt
 	@rm -rf .venv-release && $(or $(PYTHON),python3) -m venv .venv-release
-	@.venv-release/bin/python -m pip install --quiet -r $< && touch $@
+	@.venv-release/bin/python -m pip install --quiet --no-deps -r $< && touch $@
 
 format: setup  ## fix what ruff and clang-format can fix
 	@$(RUN) -m ruff check --fix .
