@@ -16,6 +16,7 @@ import time
 import zipfile
 
 from custom_ops import library_file
+from pipelines.installation import tensorflow_version
 from tests.release.wheels import DIST, FOLDER, ReleaseError, alone, one_line_errors, run
 
 EXTRAS = "train,serve,litert,onnx"
@@ -126,6 +127,8 @@ def try_wheel(environment, path, with_demo):
 def try_source(environment, path):
     """Compiles the source distribution for the TensorFlow of an environment."""
     environment.clear()
+    # Without TensorFlow there would be nothing to compile for.
+    environment.install(f"tensorflow=={tensorflow_version.VERSION}.*")
     environment.install(f"{path}[{EXTRAS}]", path=("/usr/bin", "/bin"))
     check_doctor(environment)
     check_predict(environment)

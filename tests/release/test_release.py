@@ -122,9 +122,9 @@ class Imitation:
     def clear(self):
         self.steps.append("clear")
 
-    def install(self, wheel, tensorflow="tensorflow==2.20.*", path=()):
-        self.version = tensorflow.removeprefix("tensorflow==").removesuffix(".*")
-        self.steps.append((str(wheel).rpartition("/")[2], self.version))
+    def install(self, *requirements, path=()):
+        self.version = requirements[-1].removeprefix("tensorflow==").removesuffix(".*")
+        self.steps.append(" ".join(str(x).rpartition("/")[2] for x in requirements))
 
     def run(self, what, *command):
         self.steps.append(what)
@@ -144,14 +144,16 @@ def test_a_wheel_is_tried_under_each_tensorflow(tmp_path):
     environment = Imitation(tmp_path)
     install.try_wheel(environment, path, with_demo=True)
     assert environment.steps == [
-        *("clear", (f"{NAME}[{install.EXTRAS}]", "2.20"), "imports", "vit-tf doctor"),
+        *("clear", f"{NAME}[{install.EXTRAS}] tensorflow==2.20.*", "imports", "vit-tf doctor"),
         *("vit-tf predict", "vit-tf demo", "without the library"),
-        *("clear", (NAME, "2.21"), "imports", "vit-tf doctor", "without the library"),
+        *("clear", f"{NAME} tensorflow==2.21.*", "imports", "vit-tf doctor", "without the library"),
     ]
     assert not (tmp_path / "custom_ops/tensorflow-2.20").exists()
     environment = Imitation(tmp_path)
     install.try_source(environment, tmp_path / "vit_tf-0.1.0.tar.gz")
-    assert environment.steps[2:] == ["vit-tf doctor", "vit-tf predict"]
+    source = f"vit_tf-0.1.0.tar.gz[{install.EXTRAS}]"
+    assert environment.steps[1:3] == ["tensorflow==2.20.*", source]
+    assert environment.steps[3:] == ["vit-tf doctor", "vit-tf predict"]
 
 
 @pytest.mark.parametrize(
