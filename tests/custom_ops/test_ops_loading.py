@@ -126,7 +126,7 @@ def test_around_an_installed_package_nothing_is_searched(monkeypatch, tmp_path):
 def test_a_wheel_has_a_library_for_each_tensorflow(fresh, built, monkeypatch, tmp_path):
     monkeypatch.delenv("VIT_OPS_LIBRARY", raising=False)
     monkeypatch.setattr(library_file, "_PACKAGE", tmp_path)
-    versions = {"2.19": "2.19.1", "2.20": tf.__version__, "2.21": "2.21.0"}
+    versions = {"2.19": "2.19.1", "2.20": tf.__version__, "2.99": "2.99.0"}
     paths = [tmp_path / f"tensorflow-{minor}" / "_vit_ops.so" for minor in versions]
     for path, version in zip(paths, versions.values(), strict=True):
         path.parent.mkdir()
@@ -138,7 +138,7 @@ def test_a_wheel_has_a_library_for_each_tensorflow(fresh, built, monkeypatch, tm
     paths[1].unlink()
     monkeypatch.setattr(loader, "_library", None)
     [message] = warned(custom_ops.is_compiled)
-    for version in ("2.19.1", "2.21.0"):
+    for version in ("2.19.1", "2.99.0"):
         assert f"built for TensorFlow {version}, but this is TensorFlow {tf.__version__}" in message
 
 

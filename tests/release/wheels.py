@@ -52,13 +52,11 @@ class ReleaseError(RuntimeError):
 def main():
     """Builds what the flags say, and prints a line for each file."""
     parser = argparse.ArgumentParser(prog="python -m tests.release.wheels", description=__doc__)
-    parser.add_argument(
-        "--pythons", nargs="+", default=["python3.11", "python3.12"], help="a wheel for each"
-    )
+    parser.add_argument("--pythons", nargs="+", required=True, help="a wheel for each")
     parser.add_argument(
         "--tensorflows",
         nargs="+",
-        default=[sys.executable],
+        required=True,
         metavar="PYTHON",
         help="interpreters with the versions of TensorFlow to build for",
     )

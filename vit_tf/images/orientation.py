@@ -55,7 +55,7 @@ _PLAIN_BYTES, _PLAIN_FIELDS = 512, 12
 _PLAIN_STRUCTURES = _plain_structure(r"II\*\x00", "little"), _plain_structure(r"MM\x00\*", "big")
 _PLAIN = (
     r"(?s)\C{2}(?:\C{2}\x00\x10JFIF\x00\C{9})?"
-    rf"\C{{4}}Exif\x00\x00(?:{'|'.join(_PLAIN_STRUCTURES)})\C*"
+    rf"\C{{4}}{_EXIF_PATTERN}(?:{'|'.join(_PLAIN_STRUCTURES)})\C*"
 )
 
 
