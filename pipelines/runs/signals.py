@@ -77,11 +77,12 @@ class Signals:
     def _receive(self, number, frame):
         del frame
         self._received = signal.Signals(number).name
+        # First: a second Ctrl-C may come as soon as the line below can be read.
+        if signal.SIGINT in self._previous:
+            signal.signal(signal.SIGINT, self._previous.pop(signal.SIGINT))
         # Not print: the signal may have interrupted a print, and print cannot be re-entered.
         with contextlib.suppress(OSError):
             os.write(1, f"{self._received}: saving after the running step ...\n".encode())
-        if signal.SIGINT in self._previous:
-            signal.signal(signal.SIGINT, self._previous.pop(signal.SIGINT))
 
     def check(self):
         """Raises `Interrupted` if a signal came to a worker since the last call.

@@ -43,6 +43,18 @@ def test_a_signal_in_the_middle_of_a_print(monkeypatch):
             signals.check()
 
 
+def test_a_second_ctrl_c_as_soon_as_the_first_is_reported(monkeypatch):
+    def write_and_interrupt(descriptor, text):
+        monkeypatch.undo()
+        os.write(descriptor, text)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with Signals(), pytest.raises(KeyboardInterrupt):
+        monkeypatch.setattr("os.write", write_and_interrupt)
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(30)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_in_a_callback_is_not_lost(number):
     """Python ignores exceptions of such callbacks, also that of a signal."""
