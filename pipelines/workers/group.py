@@ -257,12 +257,13 @@ class Group:
             if self._problem or self._is_over:
                 return
             self._problem = problem
+            # Before all that may wait: the main thread, which learns of it now, and the others.
+            timer = threading.Timer(_GRACE, self._end)
+            timer.daemon = True  # The main thread may end before.
+            timer.start()
             self._changed.notify_all()
         if self.is_chief:
             self._tell({"left": {"code": problem.code, "text": str(problem)}}, but=peer)
-        timer = threading.Timer(_GRACE, self._end)
-        timer.daemon = True  # The main thread may end before.
-        timer.start()
         if self.abort is not None:
             self.abort(str(problem))
 

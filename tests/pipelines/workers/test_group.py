@@ -37,7 +37,8 @@ def groups():
     yield make
     links = [link for group in made for link in group._links.values()]
     for group in made:
-        group._is_over = True
+        with group._changed:  # A thread that is failing now has begun its wait for `_end`.
+            group._is_over = True
     for link in links:
         with contextlib.suppress(OSError):  # A test has closed it.
             link._connection.shutdown(socket.SHUT_RDWR)  # Wakes the thread that reads.
@@ -132,6 +133,20 @@ def test_a_lost_worker_ends_all(groups):
         assert error.code == 76
         assert str(error) == "Worker 1 (host1:80) was lost: its process has ended."
     assert reasons.get(timeout=30) == str(errors[0])
+
+
+def test_a_chief_that_cannot_reach_the_others_ends_too(groups, monkeypatch):
+    ended = threading.Event()
+    monkeypatch.setattr(group_module, "_GRACE", 0.1)
+    monkeypatch.setattr(Group, "_end", lambda self: ended.set())
+    workers, waits = groups(2), threading.Event()
+    workers[0]._tell = lambda *_, **__: waits.wait(60)
+    workers[1]._is_over = True
+    workers[1]._links[0]._connection.shutdown(socket.SHUT_RDWR)
+    try:
+        assert ended.wait(30)
+    finally:
+        waits.set()
 
 
 def test_a_lost_chief_ends_all(groups):

@@ -42,7 +42,8 @@ def join(monkeypatch):
 
     yield run
     for group in made:
-        group._is_over = True
+        with group._changed:  # A thread that is failing now has begun its wait for `_end`.
+            group._is_over = True
         for link in group._links.values():
             link._connection.close()
 
