@@ -30,7 +30,7 @@ struct DriverText {
   char text[256];
 };
 
-// A text for a GPU that there is no code for.
+// A text for the current GPU of the thread, which there is no code for.
 struct GpuText {
   GpuText() {
     constexpr char kReference[] = "or use implementation=\"reference\"";
@@ -49,8 +49,8 @@ struct GpuText {
     } else {
       snprintf(text, sizeof(text),
                "the ops were built without code for GPUs of compute capability %d.%d; build them "
-               "for this GPU (VIT_CUDA_ARCHS=%d%d python -m custom_ops.build_ops), %s",
-               major, minor, major, minor, kReference);
+               "for all GPUs (VIT_CUDA_ARCHS=all python -m custom_ops.build_ops), %s",
+               major, minor, kReference);
     }
   }
 
@@ -142,7 +142,9 @@ int warpgroup_multiprocessors() {
 
 CudaResult set_to_zero(void* data, int64_t bytes, const CudaExecution& execution) {
   const auto stream = static_cast<cudaStream_t>(execution.stream);
-  return static_cast<CudaResult>(cudaMemsetAsync(data, 0, static_cast<size_t>(bytes), stream));
+  const cudaError_t error = cudaMemsetAsync(data, 0, static_cast<size_t>(bytes), stream);
+  if (error != cudaSuccess) cudaGetLastError();  // the next call of another would report it
+  return static_cast<CudaResult>(error);
 }
 
 const char* error_text(CudaResult result) {
@@ -153,7 +155,8 @@ const char* error_text(CudaResult result) {
     return driver.text;
   }
   if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction) {
-    static const GpuText gpu;
+    thread_local GpuText gpu;
+    gpu = GpuText();  // That of the last error may have been another one.
     return gpu.text;
   }
   if (result == CudaResult::kTooLarge) {

@@ -87,15 +87,16 @@ class DeviceExecution {
   void run(const char* name, const void* data, const Launch& launch) const {
     Call call{allocate_, nullptr};
     const CudaExecution execution = {reinterpret_cast<void*>(stream_), allocate, &call};
-    CudaResult result;
+    Status status;
     {
       const py::gil_scoped_release release;
       const CurrentDevice device(data);
-      result = device.result();
+      CudaResult result = device.result();
       if (result == CudaResult::kOk) result = launch(execution);
+      status = status_of(result, name);  // Here, since it may describe the current GPU.
     }
     if (call.error) std::rethrow_exception(call.error);
-    raise_if_error(status_of(result, name));
+    raise_if_error(status);
   }
 
  private:

@@ -42,6 +42,9 @@ void expect_forward_geometry(DType type, const vit::AttentionShape& shape, int64
     // Fewer than one idle warp per block.
     EXPECT(g.query_tiles * g.queries < shape.tokens + g.query_tiles * per_warp, "%d queries",
            g.queries);
+    EXPECT(g.launch.threads == 32 || g.launch.blocks >= 132,
+           "%lld blocks of %d threads leave multiprocessors without work", number(g.launch.blocks),
+           g.launch.threads);
     // Two blocks fit a multiprocessor with 100 KB, which keeps 1 KB per block.
     EXPECT(shape.head_size > 80 || g.launch.shared_bytes <= 49 * 1024, "%lld bytes",
            number(g.launch.shared_bytes));

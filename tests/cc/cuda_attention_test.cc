@@ -71,6 +71,20 @@ void test_long_lines() {
   }
 }
 
+// Lines that are enough for a GPU without smaller blocks: a block has several warps.
+void test_many_lines() {
+  for (int64_t size : {64, 80, 128}) {
+    Random random(static_cast<uint64_t>(size));
+    const DType type = size == 80 ? DType::kFloat16 : DType::kBfloat16;
+    AttentionCase problem = make(random, type, vit::sequence_shape(66, 33, 2, size));
+    if (size == 80) {
+      shape_bias(problem, 3);
+      fill_bias(random, problem);
+    }
+    compare<Gpu>(problem, "many lines", 0, Parts::kForwardAndTaps);
+  }
+}
+
 // Several tiles share an element of the bias.
 void test_bias_of_long_lines() {
   for (int mask : {0, 1, 2, 3}) {
@@ -150,6 +164,7 @@ void test_warpgroups() {
 int main(int argc, char** argv) {
   if (wanted(argc, argv, "sizes")) test_sizes();
   if (wanted(argc, argv, "long_lines")) test_long_lines();
+  if (wanted(argc, argv, "many_lines")) test_many_lines();
   if (wanted(argc, argv, "shared_memory")) test_shared_memory();
   if (wanted(argc, argv, "warpgroups")) test_warpgroups();
   if (wanted(argc, argv, "scale")) test_scale<Gpu>();
