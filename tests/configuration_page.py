@@ -116,7 +116,8 @@ def page() -> str:
 
 def type_name(kind) -> str:
     """The name of a type in the page."""
-    if isinstance(kind, types.UnionType):
+    # `Literal[...] | None` is the older kind of union.
+    if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
         return " or ".join(map(type_name, typing.get_args(kind)))
     if typing.get_origin(kind) is typing.Literal:
         return type_name(str)
@@ -137,7 +138,7 @@ def as_text(value) -> str:
 def _default(cls, field):
     if field.name in getattr(cls, "size_fields", ()):
         return _VARIANTS_DEFAULT
-    return f"`{as_text(field.default)}`"
+    return f"`{as_text(field.default)}`" if field.default != () else "empty"
 
 
 def _table(titles, lines):

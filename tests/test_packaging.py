@@ -67,7 +67,8 @@ def test_the_version_is_the_same_everywhere(project):
     date = re.search(r"(?m)^date-released: (\S+)$", citation)
     assert heading[1] == (date[1] if date else "unreleased")
     tags = re.findall(r"vit-tf:([\d.]*\d)", (ROOT / "docs" / "serving.md").read_text())
-    assert set(tags) == {vit_tf.__version__}
+    wheels = re.findall(r"vit_tf-([\d.]+)-cp", (ROOT / "README.md").read_text())
+    assert set(tags) == set(wheels) == {vit_tf.__version__}
 
 
 def test_security_fixes_go_to_the_newest_released_version():

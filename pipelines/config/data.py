@@ -82,7 +82,8 @@ class Data(Augmentation):
             as 0.875.
         interpolation: filter of every resize, "bilinear", "bicubic" or "area"; `eval_interpolation`
             can differ from it outside training.
-        eval_interpolation: filter of the resize in evaluation and serving; none is `interpolation`.
+        eval_interpolation: filter of the resize in evaluation and serving, "bilinear", "bicubic" or
+            "area"; none is `interpolation`.
         antialias: whether the filter becomes wider with the reduction, as in Pillow, timm and
             Hugging Face; in training too.
         exif: whether a JPEG is turned by its EXIF orientation, as photos of phones may need.

@@ -35,8 +35,9 @@ class Experiment:
 
     Attributes:
         seed: seed of the initial weights, data order, augmentation and dropout.
-        init_from: source of the initial weights: a workdir, a file or folder of weights, "shipped"
-            (the digits model of the package), or none for random weights. As for fine-tuning, the
+        init_from: source of the initial weights: a workdir, a file or folder of weights, a name of
+            published weights, "shipped" (the digits model of the package), or none for random
+            weights. As for fine-tuning, the
             head is set to zeros and position embeddings are resized.
         init_weights: the weights to take if init_from is a workdir: "final", "ema" or "best".
         init_head: the layers that do not keep the weights of init_from: "reset", the whole head, of

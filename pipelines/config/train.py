@@ -63,8 +63,8 @@ class Train:
         jit_compile: compiles the training step (forward, backward, update) with XLA. Only on one
             device; a TPU compiles every step anyway.
         worker_timeout: --strategy=multi_worker: seconds after which one of the workers is taken to
-            hang if all of them together finish no steps, batch of an evaluation or checkpoint; the
-            job then ends with exit code 76. Compiling the first step counts.
+            hang if all of them together finish no step, no batch of an evaluation and no
+            checkpoint; the job then ends with exit code 76. Compiling the first step counts.
     """
 
     steps: int = 1000
