@@ -1,8 +1,7 @@
 """Measures the wall time and the processor time of each test file.
 
 Each run writes what it measured to `build/test-durations.json`. `tests/durations.json` is the table
-of a quiet run of everything and of one without heavy tests, with the shorter time of each file that
-has none; `tests/conftest.py` starts the files with the longest time first.
+of a run of everything; `tests/conftest.py` starts the files with the longest time first.
 """
 
 import collections
