@@ -111,7 +111,7 @@ bench: setup  ## run every benchmark but the long one
 bench-gpu:  ## on a GPU: build, check and time its kernels; needs nvcc, PyTorch, pybind11; ARGS
 	@$(or $(PYTHON),python3) -m benchmarks.gpu $(ARGS)
 
-gpu-smoke: setup  ## on a GPU with TensorFlow: train, export and serve in 5 minutes, beside the CPU
+gpu-smoke: setup  ## on a GPU with TensorFlow: train, export, serve and compare with the CPU
 	@$(RUN) -m benchmarks.gpu.smoke $(ARGS)
 
 bench-peers: setup .venv-peers  ## CPU inference beside OpenVINO, ONNX Runtime, PyTorch; ARGS="--help" lists options

@@ -26,12 +26,11 @@ import time
 from collections.abc import Callable
 
 from custom_ops import library_file
-from custom_ops.building import objects, toolkit
+from custom_ops.building import objects, products, toolkit
 from custom_ops.building.build_plan import (
     PACKAGE,
     BuildError,
     Compiler,
-    Unit,
     find_compiler,
     isas,
     jax_units,
@@ -42,15 +41,6 @@ from custom_ops.building.build_plan import (
 )
 
 KERNELS = "cuda_kernels.json"  # beside a module of `build_cuda_module`
-
-
-@dataclasses.dataclass(frozen=True)
-class _Product:
-    """A file to link: its path, the units that it is made of, and flags of the linker."""
-
-    path: pathlib.Path
-    units: list[Unit]
-    flags: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,37 +133,37 @@ def _build(job, cuda):
     """
     start = time.monotonic()
     units = plan(job.target, job.compiler, cuda)
-    products = _modules(job.modules, job.target, units, cuda)
+    wanted = products.modules(job.modules, job.target, units, cuda)
     xla, tensorflow = None, job.target.get("tensorflow")
     if tensorflow:
-        products.insert(0, _library(job.library, "ops", units, tensorflow["link"], cuda))
+        ops = products.library(job.library, "ops", units, tensorflow["link"], cuda)
+        wanted.insert(0, ops)
         if units["xla"]:
             flags = [*tensorflow["link"], *tensorflow["xla"]["link"]]
-            xla = _library(library_file.for_xla(job.library), "xla", units, flags, cuda)
-    if not products:
+            xla = products.library(library_file.for_xla(job.library), "xla", units, flags, cuda)
+    if not wanted:
         return []
     stamp = _write_stamp(objects.cache(), job.target, job.compiler, cuda)
     for_xla = [*units["xla"], *units["cuda_xla"]]
     for_gpus = [*units["cuda"], *units["cuda_ops"], *units["cuda_module"]]
     # The kernels for GPUs and the first one of these take longest to compile.
-    wanted = [*units["cuda"], *for_xla, *(unit for p in products for unit in p.units)]
-    wanted = list(dict.fromkeys(wanted))
+    files = [*units["cuda"], *for_xla, *(unit for product in wanted for unit in product.units)]
+    files = list(dict.fromkeys(files))
     # Kernels that are demanded end the build as soon as one fails.
     optional = for_xla if toolkit.demanded() else [*for_xla, *for_gpus]
-    job.say(f"ops: compiling what changed of {len(wanted)} files; details in {objects.log()}")
-    compiled, errors = objects.compile_units(job.compiler, wanted, stamp, optional)
+    job.say(f"ops: compiling what changed of {len(files)} files; details in {objects.log()}")
+    compiled, errors = objects.compile_units(job.compiler, files, stamp, optional)
     if failed := [errors[unit] for unit in for_gpus if unit in errors]:
         raise toolkit.cuda_error(failed[0])
     written = []
 
     def link(product):
-        files = [compiled[unit] for unit in product.units]
-        objects.link(job.compiler, files, product.flags, product.path, stamp.parent)
+        _link(job.compiler, product, compiled, stamp)
         written.append(product.path)
 
     if tensorflow:  # Until all is written the record belongs to other files.
         library_file.cuda_file(job.library).unlink(missing_ok=True)
-    for product in products:
+    for product in wanted:
         try:
             link(product)
         except BuildError as error:
@@ -182,7 +172,7 @@ def _build(job, cuda):
                 raise
             raise toolkit.cuda_error(error) from None
     if cuda is None:  # An earlier one is not for these sources.
-        _cuda_module(job.modules, job.target["suffix"]).unlink(missing_ok=True)
+        products.cuda_module(job.modules, job.target["suffix"]).unlink(missing_ok=True)
     if tensorflow:
         failed = [errors[unit] for unit in for_xla if unit in errors]
         _link_for_xla(link, job.library, xla, failed, job.say)
@@ -209,7 +199,7 @@ def build_modules(folder, say=print):
         _build(job, None)
 
 
-def build_cuda_module(folder=None, say=print):
+def build_cuda_module(folder=None, say=print, variants=None):
     """Compiles and links the Python module of the kernels for GPUs alone; needs no TensorFlow.
 
     Beside it comes the file `KERNELS`, a list of the fields of each `resources.Kernel`, as JSON.
@@ -217,9 +207,11 @@ def build_cuda_module(folder=None, say=print):
     Args:
         folder: where to write it, None for this package.
         say: called with a line per phase.
+        variants: dict from folders to flags of nvcc, which come after its usual ones: a module more
+            is written to each, with its own `KERNELS`. All are compiled at the same time.
 
     Returns:
-        The path written.
+        The path written. Variants have the same name in their folders.
 
     Raises:
         BuildError: if there is no CUDA toolkit or no pybind11, or a compiler fails.
@@ -232,20 +224,23 @@ def build_cuda_module(folder=None, say=print):
             f"The module _vit_cuda needs the nvcc of a CUDA toolkit, but {cuda}: set CUDA_HOME."
         )
     folder = pathlib.Path(folder or PACKAGE)
-    products = _modules(folder, target, plan(target, compiler, cuda), cuda)
-    found = [x for x in products if x.path == _cuda_module(folder, target["suffix"])]
+    path = products.cuda_module(folder, target["suffix"])
+    found = products.modules(folder, target, plan(target, compiler, cuda), cuda)
+    found = [product for product in found if product.path == path]
     if not found:
         raise BuildError(f"The module _vit_cuda needs pybind11: {sys.executable} -m pip install it")
-    [product] = found
+    found += [products.variant(found[0], *variant) for variant in (variants or {}).items()]
+    units = list(dict.fromkeys(unit for product in found for unit in product.units))
     stamp = _write_stamp(objects.cache(), target, compiler, cuda)
-    say(f"ops: compiling what changed of {len(product.units)} files; details in {objects.log()}")
-    compiled, _ = objects.compile_units(compiler, product.units, stamp)
-    files = [compiled[unit] for unit in product.units]
-    objects.link(compiler, files, product.flags, product.path, stamp.parent)
-    kernels, _ = objects.kernels_in([compiled[x] for x in product.units if x.compiler])
-    text = json.dumps([dataclasses.asdict(kernel) for kernel in kernels])
-    objects.replace(product.path.with_name(KERNELS), lambda path: path.write_text(text))
-    return product.path
+    say(f"ops: compiling what changed of {len(units)} files; details in {objects.log()}")
+    compiled, _ = objects.compile_units(compiler, units, stamp)
+    for product in found:
+        _link(compiler, product, compiled, stamp)
+        kernels, _ = objects.kernels_in([compiled[x] for x in product.units if x.compiler])
+        text = json.dumps([dataclasses.asdict(kernel) for kernel in kernels])
+        table = product.path.with_name(KERNELS)
+        objects.replace(table, lambda path, text=text: path.write_text(text))
+    return path
 
 
 def build_jax_library(platform, folder, say=print, include=None):
@@ -281,8 +276,14 @@ def build_jax_library(platform, folder, say=print, include=None):
     compiled, _ = objects.compile_units(compiler, units, stamp)
     path = pathlib.Path(folder) / f"_vit_jax_{platform.lower()}.so"
     flags = (*sources()["OP_LINKOPTS"], *(cuda.link if cuda else ("-lpthread",)))
-    objects.link(compiler, [compiled[unit] for unit in units], flags, path, stamp.parent)
+    _link(compiler, products.Product(path, units, flags), compiled, stamp)
     return path
+
+
+def _link(compiler, product, compiled, stamp):
+    """Links a product from the object files that its units were compiled to."""
+    files = [compiled[unit] for unit in product.units]
+    objects.link(compiler, files, product.flags, product.path, stamp.parent)
 
 
 def _find_cuda(compiler, say):
@@ -291,31 +292,6 @@ def _find_cuda(compiler, say):
     if isinstance(found, toolkit.Toolkit):
         say(f"ops: {found.compiler.version} for {', '.join(found.targets)} ({found.why})")
     return found
-
-
-def _library(path, name, units, flags, cuda):
-    """The op library ("ops") or the library for XLA ("xla")."""
-    own = [*units["info"], *units[name], *units[f"cuda_{name}"], *units["kernels"], *units["cuda"]]
-    runtime = cuda.link if cuda else ()
-    return _Product(path, own, (*sources()["OP_LINKOPTS"], *flags, *runtime))
-
-
-def _modules(folder, target, units, cuda):
-    """The Python modules that can be built here."""
-    found, suffix = [], target["suffix"]
-    if units["module"]:
-        own = [*units["module"], *units["kernels"]]
-        found.append(_Product(folder / f"_vit_kernels{suffix}", own, ()))
-    if units["cuda_module"]:
-        problems = [unit for unit in units["kernels"] if unit.source.startswith("cc/")]
-        own = [*units["cuda_module"], *units["cuda"], *problems]
-        found.append(_Product(_cuda_module(folder, suffix), own, cuda.link))
-    return found
-
-
-def _cuda_module(folder, suffix):
-    """Path of the Python module of the kernels for GPUs."""
-    return folder / f"_vit_cuda{suffix}"
 
 
 def _link_for_xla(link, library, product, errors, say):
@@ -361,7 +337,7 @@ def is_current(say=None):
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     modules = [PACKAGE / f"_vit_kernels{suffix}"]
     if targets:
-        modules.append(_cuda_module(PACKAGE, suffix))
+        modules.append(products.cuda_module(PACKAGE, suffix))
     if importlib.util.find_spec("pybind11") and not all(path.exists() for path in modules):
         return False
     if say and toolkit.tools() and record["reason"]:

@@ -186,12 +186,21 @@ def checks(ops=OPS, quick=False):
 
 
 def through_ptx(ops=OPS):
-    """Of `checks`, the first of each op in bfloat16 and in float32, which reach most kernels."""
-    groups = {}
-    for case in checks(ops, quick=True):
-        if case.dtype in ("bfloat16", "float32"):
-            groups.setdefault((case.op, case.dtype), []).append(case)
-    return [case for group in groups.values() for case in group[:2]]
+    """Of `checks`, one for each combination of what chooses kernels, in bfloat16 and float32."""
+    found = {}
+    for case in checks(ops):
+        if case.dtype in ("bfloat16", "float32") and not isinstance(case, Large):
+            if case.shape[0] and min(case.shape[1:]) > 1:
+                found.setdefault((case.op, case.dtype, *_chooses(case)), case)
+    return list(found.values())
+
+
+def _chooses(case):
+    """What decides, beside op and dtype, which kernels a case reaches."""
+    if isinstance(case, Patches):
+        return (case.images == "uint8",)
+    line = case.shape[case.axis or 1]
+    return case.bias is not None, case.axis, line > 64, sum(case.size > x for x in (64, 80))
 
 
 def under_jax():

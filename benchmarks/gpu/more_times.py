@@ -21,7 +21,7 @@ BACKENDS = {
 }
 
 
-def attention(case, kernels):
+def attention(case, ours):
     """Functions that prepare each implementation, by name: with a bias, or along an axis.
 
     A backward time with a bias contains the gradient of the bias.
@@ -33,12 +33,14 @@ def attention(case, kernels):
     bias = None
     if case.form == "bias":
         bias = torch.randn(case.heads, case.tokens, case.tokens, dtype=dtype, device=DEVICE)
-    return {"ours": functools.partial(_ours, case, kernels, parts, d_out, bias)} | {
-        name: functools.partial(_sdpa, case, name, parts, d_out, bias) for name in BACKENDS
+    inputs = parts, d_out, bias
+    found = {
+        name: functools.partial(_kernel, case, kernels, *inputs) for name, kernels in ours.items()
     }
+    return found | {name: functools.partial(_sdpa, case, name, *inputs) for name in BACKENDS}
 
 
-def _ours(case, kernels, parts, d_out, bias):
+def _kernel(case, kernels, parts, d_out, bias):
     axis = None if case.op == "attention" else int(case.form[-1])
 
     def ordered(x):
@@ -105,14 +107,14 @@ def _sdpa(case, name, parts, d_out, bias):
     return Candidate(gradients if backward else forward, results, context)
 
 
-def taps(case, kernels):
+def taps(case, ours):
     """The same for all taps of the attention weights; the grid is square, after one class token."""
     dtype = getattr(torch, case.dtype)
     side = math.isqrt(case.tokens)
     shape = case.batch, case.tokens, 3, case.heads, case.size
     qkv = torch.randn(shape, dtype=dtype, device=DEVICE)
 
-    def ours():
+    def kernel(kernels):
         packed = qkv.flatten(2)
         problem = kernels.attention(packed, case.heads)
         out, statistics = kernels.attention_outputs(packed, case.heads)
@@ -147,4 +149,5 @@ def taps(case, kernels):
 
         return Candidate(call, call)
 
-    return {"ours": ours, "plain": plain}
+    found = {name: functools.partial(kernel, kernels) for name, kernels in ours.items()}
+    return found | {"plain": plain}

@@ -14,13 +14,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from benchmarks.gpu import cases, processes, profile, resource_table, sanitizer
+from benchmarks.gpu import cases, machine, processes, profile, resource_table, sanitizer
 from custom_ops import build_ops
 from custom_ops.building import toolkit
-from tests.checkout import ROOT
-
-# Compiles the module as PTX alone.
-_BUILD = "import sys; from custom_ops import build_ops; build_ops.build_cuda_module(sys.argv[1])"
 
 
 @dataclasses.dataclass
@@ -30,6 +26,7 @@ class Run:
     Attributes:
         arguments: the flags.
         module: path of `_vit_cuda`.
+        variants: dict from the names of other builds of the module to their paths.
         say: called with lines of progress.
         found: the results: dict from the name of a phase to its rows, `not_run`, `machine`.
         deadline: value of `time.monotonic` after which the current phases start no more work.
@@ -37,6 +34,7 @@ class Run:
 
     arguments: object
     module: str
+    variants: dict
     say: Callable
     found: dict
     deadline: float = 0.0
@@ -70,24 +68,30 @@ def check(run):
 def list_resources(run):
     if not pathlib.Path(run.module).with_name(build_ops.KERNELS).exists():
         return run.skip("resources: the module was not built by this command")
-    run.found["resources"] = resource_table.rows(run.module, run.found["machine"]["nvcc_path"])
+    programs = run.found["machine"]["programs"]
+    found = resource_table.rows(run.module, programs)
+    for name, module in run.variants.items():
+        found += resource_table.rows(module, programs, name)
+    run.found["resources"] = found
 
 
 def sanitize(run):
-    program = sanitizer.find(run.found["machine"]["nvcc_path"])
+    program = machine.program("compute-sanitizer", run.found["machine"]["programs"])
     if program is None:
         return run.skip("sanitizer: there is no compute-sanitizer")
-    rows, left = sanitizer.run(program, run.module, run.arguments.ops, run.deadline, run.say)
-    run.found["sanitizer"] = rows
-    run.found["not_run"] += [f"sanitizer {name}: no time left" for name in left]
+    rows = sanitizer.run(program, run.module, run.arguments.ops, run.deadline, run.say)
+    run.note("sanitizer", rows, [])
 
 
 def check_under_jax(run):
     """Builds the handlers for JAX, and runs them in processes without TensorFlow."""
     if importlib.util.find_spec("jax") is None:
         return run.skip(f"jax: {sys.executable} has no package jax")
-    library = build_ops.build_jax_library("CUDA", run.arguments.output, run.say)
-    request = {"module": str(library.resolve()), "platform": "CUDA", "kind": "jax"}
+    build = f"build_jax_library('CUDA', {str(run.arguments.output.resolve())!r})"
+    library = _built(run, "jax", build)
+    if library is None:
+        return
+    request = {"module": library, "platform": "CUDA", "kind": "jax"}
     wanted = [case for case in cases.under_jax() if case.op in run.arguments.ops]
     command = (sys.executable, "-m", "benchmarks.gpu.jax_check")
     answers = processes.run_cases(wanted, request, run.deadline, run.say, 2, command)
@@ -99,40 +103,61 @@ def check_ptx(run):
     folder = run.arguments.output / "ptx"
     folder.mkdir(parents=True, exist_ok=True)
     run.say("ptx: compiling the module as PTX alone")
-    done = subprocess.run(
-        [sys.executable, "-c", _BUILD, str(folder.resolve())],
-        cwd=ROOT,
-        env=os.environ | {toolkit.ARCHS: toolkit.PTX},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    if done.returncode:
-        problem = (done.stdout.strip().splitlines() or ["no message"])[-1][:300]
-        raise RuntimeError(f"the build failed: {problem}")
-    [module] = folder.glob("_vit_cuda*.so")
-    request = {"module": str(module.resolve()), "kind": "checks"}
+    build = f"build_cuda_module({str(folder.resolve())!r})"
+    module = _built(run, "ptx", build, f"{toolkit.ARCHS}={toolkit.PTX}")
+    if module is None:
+        return
+    request = {"module": module, "kind": "checks"}
     # Compiling takes most of the time; each kind of kernel is compiled in one process.
     wanted = cases.through_ptx(run.arguments.ops)
     answers, left = processes.run_cases(wanted, request, run.deadline, run.say)
     run.note("ptx", answers, left)
 
 
+def _built(run, phase, build, *settings):
+    """Calls a function of `build_ops`, in a process that the deadline ends.
+
+    Args:
+        run: `Run`.
+        phase: the phase that needs what is built.
+        build: the call, as text.
+        settings: environment variables, NAME=VALUE.
+
+    Returns:
+        The path that the function returns; None, and a line in the report, if time ran out.
+
+    Raises:
+        RuntimeError: if the build fails.
+    """
+    code = f"from custom_ops import build_ops; print(build_ops.{build})"
+    command = ["env", *settings, sys.executable, "-c", code]
+    try:
+        failed, text = processes.output_of(command, max(0, run.deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        return run.skip(f"{phase}: no time left to compile")
+    last = (text.strip().splitlines() or ["no message"])[-1]
+    if failed:
+        raise RuntimeError(f"the build failed: {last[:300]}")
+    return last
+
+
 def time_all(run):
     wanted = cases.timings(run.arguments.ops, run.arguments.quick)
     request = {"module": run.module, "kind": "times", "rounds": run.arguments.rounds}
+    request["variants"] = run.variants
     answers, left = processes.run_cases(wanted, request, run.deadline, run.say)
     rows = [{"name": answer["name"]} | answer.get("row", answer) for answer in answers]
     run.note("times", rows, left)
 
 
 def profile_attention(run):
-    program = profile.find(run.found["machine"]["nvcc_path"])
-    seconds = min(60, run.deadline - time.monotonic())
-    if program is None or seconds < 40:
+    program = machine.program("ncu", run.found["machine"]["programs"])
+    now = time.monotonic()
+    if program is None or run.deadline - now < 40:
         return run.skip("ncu: " + ("no time left" if program else "there is no ncu"))
     output = run.arguments.output / "ncu.txt"
-    run.found["ncu"] = profile.run(program, run.module, output, seconds)
+    rows = profile.run(program, run.module, output, min(now + 60, run.deadline))
+    run.note("ncu", rows, [])
     run.say(f"ncu: {len(run.found['ncu'])} launches; the report is {output}")
 
 

@@ -4,7 +4,9 @@ import concurrent.futures
 import contextlib
 import functools
 import json
+import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -26,18 +28,29 @@ def output_of(command, seconds):
     """Runs a program in the checkout; returns its exit code and what it printed.
 
     Raises:
-        subprocess.TimeoutExpired: if it did not end in time.
+        subprocess.TimeoutExpired: if it did not end in time. Then the processes that it started
+            are ended too: they would go on using the GPU.
     """
-    done = subprocess.run(
+    process = subprocess.Popen(
         command,
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        timeout=seconds,
+        start_new_session=True,
     )
-    return done.returncode, done.stdout
+    try:
+        text, _ = process.communicate(timeout=seconds)
+    except BaseException:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        # A process that waits for a GPU that hangs cannot be ended.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(30)
+        process.stdout.close()
+        raise
+    return process.returncode, text
 
 
 class Progress:

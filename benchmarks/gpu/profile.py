@@ -1,10 +1,9 @@
 """Nsight Compute over the launches of attention: how long each kernel takes, and what limits it."""
 
-import pathlib
 import re
-import shutil
 import subprocess
 import sys
+import time
 
 from benchmarks.gpu import processes
 
@@ -20,38 +19,42 @@ _METRICS = {
 }
 
 
-def find(nvcc):
-    """Path of ncu, on PATH or beside nvcc; None if there is none."""
-    return shutil.which("ncu") or shutil.which(pathlib.Path(nvcc).resolve().parent / "ncu")
+# Of the messages of ncu: what it cannot do on this machine, whatever the kernels are.
+_REFUSALS = re.compile(r"ERR_NVGPUCTRPERM|not supported|not compatible")
 
 
-def run(program, module, output, seconds):
+def run(program, module, output, deadline):
     """Profiles attention, forward and backward, in bfloat16.
 
     Args:
         program: ncu.
         module: path of `_vit_cuda`.
         output: file for the whole report.
-        seconds: most seconds to take.
+        deadline: value of `time.monotonic` at which it is ended.
 
     Returns:
-        List of rows, `parse`, with `problems`.
+        List of rows, `parse`, with `problems`; or one with the reason, `skipped`, where ncu may not
+        profile on this machine.
     """
     command = [program, "--clock-control", "none", "--set", "full", "-k"]
     command += ["regex:attention|gradients", "--launch-count", "8"]
     script = [sys.executable, "-m", "benchmarks.gpu.sanitized", str(module)]
     script += ["large_attention", "bfloat16"]
     # Not every version knows the metric of the tensor cores.
+    begin = time.monotonic()
     for metrics in (["--metrics", _TENSOR], []):
         try:
-            code, text = processes.output_of([*command, *metrics, *script], seconds)
+            left = deadline - time.monotonic()
+            code, text = processes.output_of([*command, *metrics, *script], left)
         except subprocess.TimeoutExpired:
-            return [_failed(f"did not end within {seconds:.0f} s")]
+            return [_failed(f"did not end within {time.monotonic() - begin:.0f} s")]
         output.write_text(text)
         rows = parse(text)
         if rows and code == 0:
             return rows
-    errors = re.findall(r"==ERROR== (.*)", text)
+        errors = re.findall(r"==ERROR== (.*)", text)
+        for error in filter(_REFUSALS.search, errors):
+            return [{"name": "of attention", "problems": [], "skipped": error}]
     return [_failed("; ".join(errors[:3]) or f"exit code {code}")]
 
 

@@ -11,8 +11,8 @@ def summary(case, times):
         Dict of the case's `op`, `dtype`, `direction`, `batch`, `tokens`, `heads`, `size`;
         `systems`: name -> dict of `best_ms`, `median_ms`, `spread` (the middle half of the times
         as a fraction of the median), and `tflops` and `gbytes` (gigabytes of inputs and outputs
-        per second) of the best time, or of `refused`; `peer`: the fastest other system;
-        `best_ratio`, `median_ratio`: its times over ours, None without one.
+        per second) of the best time, or of `refused`; `peer`: the fastest system but ours and its
+        variants; `best_ratio`, `median_ratio`: its times over ours, None without one.
     """
     systems = {}
     for name, found in times.items():
@@ -29,7 +29,7 @@ def summary(case, times):
             "gbytes": case.bytes / best / 1e6,
         }
     ours = systems["ours"]
-    peers = {n: x for n, x in systems.items() if n != "ours" and "best_ms" in x}
+    peers = {n: x for n, x in systems.items() if n.split()[0] != "ours" and "best_ms" in x}
     peer = min(peers, key=lambda name: peers[name]["best_ms"], default=None)
     ratios = {
         f"{key}_ratio": min(x[f"{key}_ms"] for x in peers.values()) / ours[f"{key}_ms"]

@@ -3,14 +3,11 @@
 import json
 import pathlib
 import re
-import shutil
 import subprocess
 
+from benchmarks.gpu import machine
 from custom_ops import build_ops
-from custom_ops.building.resources import short_names
-
-# Kernels of the head sizes and dtypes that are tuned; no register of them may be spilled.
-TUNED = re.compile(r"<(__nv_bfloat16|__half), (64|80)\b")
+from custom_ops.building.resources import TUNED, short_names
 
 # Warps that a multiprocessor holds, by compute capability.
 _WARPS = {"80": 64, "86": 48, "89": 48, "90": 64, "100": 64, "120": 48}
@@ -20,12 +17,14 @@ _REGISTERS = 65536
 _UNIT, _PARTS = 256, 4
 
 
-def rows(module, nvcc):
+def rows(module, programs, variant=""):
     """The kernels of a module that `build_ops.build_cuda_module` wrote.
 
     Args:
         module: path of the module.
-        nvcc: path of nvcc, beside which cuobjdump is.
+        programs: folder of the programs of the CUDA toolkit, for cuobjdump.
+        variant: its name, which stands before those of the kernels; "" for the module itself. What
+            a variant spills is no problem.
 
     Returns:
         List of dicts, tuned sizes first: `name`, `arch`, `registers`, `shared` (bytes of a block,
@@ -37,9 +36,15 @@ def rows(module, nvcc):
         OSError: if there is no list of kernels beside the module.
     """
     path = pathlib.Path(module).with_name(build_ops.KERNELS)
-    threads = threads_of(_ptx(module, nvcc))
+    threads = threads_of(_ptx(module, programs))
     found = [row(kernel, threads.get(kernel["name"])) for kernel in json.loads(path.read_text())]
-    return sorted(found, key=lambda row: (TUNED.search(row["name"]) is None, row["name"]))
+    found = sorted(found, key=lambda row: (TUNED.search(row["name"]) is None, row["name"]))
+    if variant:
+        return [x | {"name": f"{variant}: {x['name']}", "problems": []} for x in found]
+    if found and not TUNED.search(found[0]["name"]):
+        problem = "none of them has the name of a tuned size, so that no spill is found; is c++filt"
+        found.insert(0, {"name": "kernels", "problems": [f"{problem} of binutils missing?"]})
+    return found
 
 
 def row(kernel, threads):
@@ -69,10 +74,9 @@ def threads_of(ptx):
     return {name: int(count) for name, (_, count) in zip(names, found, strict=True)}
 
 
-def _ptx(module, nvcc):
+def _ptx(module, programs):
     """The PTX in a module, "" where cuobjdump is missing or fails."""
-    program = shutil.which("cuobjdump", path=str(pathlib.Path(nvcc).parent))
-    program = program or shutil.which("cuobjdump")
+    program = machine.program("cuobjdump", programs)
     if program is None:
         return ""
     command = [program, "--dump-ptx", str(module)]

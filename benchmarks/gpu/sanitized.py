@@ -6,18 +6,29 @@ Results are not checked here. Prints the number of calls; exits with 1 if a call
 """
 
 import ctypes
+import itertools
 import sys
 
 import numpy as np
 
 from benchmarks.gpu.worker import load_module
 
-_SIZES = {"bfloat16": 2, "float32": 4}
+_SIZES = {"bfloat16": 2, "float32": 4, "uint8": 1}
 # (batch, tokens, heads, head size, whether with biases too): the fewest that reach each kernel.
-_ATTENTION = (
+# Kernels are for heads of up to 64, 80 or 128 elements in 16 bits, and for all others. Gradients of
+# up to 64 tokens have one for each 16 of these. On GPUs with warpgroups the kernels of single warps
+# run with a bias, or where a head does not have a multiple of 16 bytes.
+ATTENTION = (
     (1, 50, 2, 64, True),
+    (1, 65, 1, 64, True),
     (1, 65, 1, 80, True),
+    (1, 65, 1, 96, True),
+    (1, 17, 1, 130, True),
     (2, 17, 3, 20, True),
+    (1, 33, 1, 20, False),
+    (1, 16, 1, 70, False),
+    (1, 17, 1, 70, False),
+    (1, 33, 1, 80, False),
     (1, 50, 1, 80, False),
     (1, 100, 1, 64, False),
     (1, 197, 1, 64, False),
@@ -30,8 +41,25 @@ _ATTENTION = (
 )
 # Lines of a grid differ from a sequence in the strides alone.
 _AXIAL = ((1, 50, 1, 64, True), (1, 65, 1, 80, False), (2, 17, 2, 20, True))
-_TAPS = ((1, 50, 2, 64), (1, 65, 1, 80), (1, 197, 1, 64), (2, 17, 3, 20), (1, 1, 1, 1))
-_PATCHES = (((2, 35, 33, 3), 16, 40), ((2, 9, 7, 1), 3, 33), ((1, 4, 3, 3), 1, 130))
+TAPS = (
+    (1, 50, 2, 64),
+    (1, 65, 1, 80),
+    (1, 197, 1, 64),
+    (2, 17, 3, 20),
+    (1, 17, 1, 130),
+    (1, 1, 1, 1),
+)
+# The last one has more patches than a block of the gradient of the kernel sums.
+PATCHES = (
+    ((2, 35, 33, 3), 16, 40),
+    ((2, 9, 7, 1), 3, 33),
+    ((1, 4, 3, 3), 1, 130),
+    ((1, 17, 17, 1), 1, 8),
+)
+# Copies have a kernel for units of each of 1, 2, 4, 8 and 16 bytes, by what divides their lines.
+COPIES = (*(case[:2] for case in PATCHES[:3]), ((1, 16, 16, 1), 8))
+# Error of the driver.
+OUT_OF_MEMORY = 2
 
 
 class Driver:
@@ -75,6 +103,8 @@ class Driver:
 
     def _call(self, name, *arguments):
         code = getattr(self._cuda, name)(*arguments)
+        if code == OUT_OF_MEMORY:
+            raise MemoryError(f"{name} failed")
         if code:
             raise RuntimeError(f"{name} failed: CUDA error {code}")
 
@@ -88,7 +118,7 @@ class Calls:
         self._execution = module.Execution(0, self._driver.allocate)
 
     def attention(self, dtype, axis=None):
-        for batch, tokens, heads, size, biased in _ATTENTION if axis is None else _AXIAL:
+        for batch, tokens, heads, size, biased in ATTENTION if axis is None else _AXIAL:
             outer = {None: (batch, tokens), 1: (batch, tokens, 3), 2: (batch, 3, tokens)}[axis]
             lines = () if axis is None else (3,)
             qkv = self._given((*outer, 3 * heads * size), dtype)
@@ -121,7 +151,7 @@ class Calls:
         self.attention(dtype, 2)
 
     def taps(self, dtype):
-        for batch, tokens, heads, size in _TAPS:
+        for batch, tokens, heads, size in TAPS:
             qkv = self._given((batch, tokens, 3 * heads * size), dtype)
             out = self._output((batch, tokens, heads * size), dtype)
             statistics = self._output((batch, heads, 2, tokens), "float32")
@@ -134,7 +164,7 @@ class Calls:
             self._run(problem.taps, statistics, grid=(1, tokens), **found)
 
     def patch_embed(self, dtype):
-        for shape, patch_size, width in _PATCHES:
+        for shape, patch_size, width in PATCHES:
             count = (shape[1] // patch_size) * (shape[2] // patch_size) + 1
             kernel = self._given((patch_size, patch_size, shape[3], width), dtype)
             shapes = {"bias": (width,), "prefix": (1, width), "position": (count, width)}
@@ -155,10 +185,10 @@ class Calls:
                 self._run(problem.gradient, tokens, **found)
 
     def extract_patches(self, dtype):
-        for shape, patch_size, _ in _PATCHES:
+        for (shape, patch_size), copied in itertools.product(COPIES, (dtype, "uint8")):
             count = (shape[1] // patch_size) * (shape[2] // patch_size)
-            images = self._given(shape, dtype)
-            patches = self._output((shape[0], count, patch_size**2 * shape[3]), dtype)
+            images = self._given(shape, copied)
+            patches = self._output((shape[0], count, patch_size**2 * shape[3]), copied)
             self._run(self._module.extract_patches, images, patches, patch_size)
             self._run(self._module.restore_patches, patches, images, patch_size)
 

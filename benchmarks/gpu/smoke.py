@@ -1,6 +1,6 @@
 """Trains, exports and serves a small model on the GPU and on the CPU, and compares the two.
 
-For a user with a GPU and TensorFlow; about five minutes. On each device the commands of
+For a user with a GPU and TensorFlow; it was not run on a GPU yet. On each device the commands of
 `pipelines` pre-train on handwritten digits, fine-tune, train in mixed precision, and export; the
 export of the GPU then answers on both. The ops that are compiled for GPUs are compared with the
 reference. The commands of a device that needs none of the other run at the same time.
@@ -31,7 +31,10 @@ CLOSE = {"pretrain": 0.02, "finetune": 0.02, "mixed": 0.05}
 # Largest difference of a probability.
 CLOSE_PROBABILITY = 0.01
 
-_PROBE = "import tensorflow as tf; print(len(tf.config.list_physical_devices('GPU')))"
+_PROBE = """
+import tensorflow as tf
+print(f'[{len(tf.config.list_physical_devices("GPU"))}, "{tf.__version__}"]')
+"""
 # No random numbers but those of the seed; as few steps as change the loss.
 _STEPS = ("model.dropout=0", "train.steps=30", "train.log_every=10", "train.eval_every=30")
 
@@ -182,6 +185,14 @@ def _serve(export, failed, run):
         return str(error)
 
 
+def _no_gpu(version):
+    package = f"tensorflow[and-cuda]=={version.rpartition('.')[0]}.*"
+    return (
+        f"TensorFlow {version} finds no GPU. Without the libraries of CUDA it cannot: "
+        f"{sys.executable} -m pip install '{package}'; `python -m pipelines.doctor` says more"
+    )
+
+
 def main(values=None, run=call):
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.gpu.smoke", description=__doc__.partition("\n")[0]
@@ -197,8 +208,8 @@ def main(values=None, run=call):
         print(f"[{time.monotonic() - begin:4.0f} s] {line}", flush=True)
 
     try:
-        count = json.loads(run(["-c", _PROBE], "GPU").splitlines()[-1])
-        problem = "" if count else "TensorFlow finds no GPU; `python -m pipelines.doctor` says why"
+        count, version = json.loads(run(["-c", _PROBE], "GPU").splitlines()[-1])
+        problem = "" if count else _no_gpu(version)
     except (RuntimeError, IndexError, ValueError) as error:
         problem = f"TensorFlow does not run here: {error}"
     if problem:

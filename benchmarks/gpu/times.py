@@ -24,27 +24,27 @@ SAMPLE_MS = 5.0
 CLOSE = 3e-2
 
 
-def measure(case, kernels, rounds):
+def measure(case, ours, rounds):
     """Times all implementations of a case.
 
     Args:
         case: one of `cases.timings`.
-        kernels: `Kernels`.
+        ours: dict from "ours", and "ours NAME" for each variant, to `Kernels`.
         rounds: number of samples of each implementation.
 
     Returns:
-        Dict from the name of an implementation, "ours" among them, to the list of its times in
-        milliseconds, or to the text of why it does not run.
+        Dict from the name of an implementation, those of `ours` among them, to the list of its
+        times in milliseconds, or to the text of why it does not run.
 
     Raises:
         AssertionError: if the kernel's results are not PyTorch's.
     """
     # The default stream cannot be captured; gradients run on the stream of their forward pass.
     with torch.cuda.stream(torch.cuda.Stream()):
-        return _measure(case, kernels, rounds)
+        return _measure(case, ours, rounds)
 
 
-def _measure(case, kernels, rounds):
+def _measure(case, ours, rounds):
     if case.op == "taps":
         make = more_times.taps
     elif case.form:
@@ -52,7 +52,7 @@ def _measure(case, kernels, rounds):
     else:
         make = _attention if case.op == "attention" else _patch_embed
     candidates, found = {}, {}
-    for name, prepare in make(case, kernels).items():
+    for name, prepare in make(case, ours).items():
         found[name] = ""  # Keeps the order of the implementations.
         try:
             candidate = _quietly(prepare)
@@ -60,7 +60,7 @@ def _measure(case, kernels, rounds):
             torch.cuda.synchronize()
             candidates[name] = candidate
         except Exception as error:
-            if name == "ours" or "CUDA error" in str(error):
+            if name in ours or "CUDA error" in str(error):
                 raise
             found[name] = _first_line(error)
     _compare(candidates)
@@ -84,7 +84,7 @@ def _first_line(error):
 
 
 def _compare(candidates):
-    """Compares the results of the kernel with those of every other implementation."""
+    """Compares our results with those of every other implementation, variants among them."""
     ours = candidates["ours"].results()
     for name, candidate in candidates.items():
         for index, (one, other) in enumerate(zip(ours, candidate.results(), strict=True)):
@@ -122,7 +122,7 @@ def _sample(work):
     return begin.elapsed_time(end)
 
 
-def _attention(case, kernels):
+def _attention(case, ours):
     """Functions that prepare each implementation of attention, by name."""
     dtype = getattr(torch, case.dtype)
     shape = case.batch, case.tokens, case.heads, case.size
@@ -130,7 +130,7 @@ def _attention(case, kernels):
     d_out = torch.randn(shape, dtype=dtype, device=DEVICE)
     backward = case.direction == "backward"
 
-    def ours():
+    def kernel(kernels):
         qkv = torch.stack(parts, 2).flatten(2)
         flat = d_out.flatten(2)
         problem = kernels.attention(qkv, case.heads)
@@ -177,22 +177,23 @@ def _attention(case, kernels):
 
         return Candidate(gradients if backward else forward, results, context)
 
-    return {"ours": ours} | {name: functools.partial(backend, name) for name in BACKENDS}
+    found = {name: functools.partial(kernel, kernels) for name, kernels in ours.items()}
+    return found | {name: functools.partial(backend, name) for name in BACKENDS}
 
 
-def _patch_embed(case, kernels):
+def _patch_embed(case, ours):
     """The same for the patch embedding of images of 224 x 224 pixels with patches of 16 x 16."""
     dtype = getattr(torch, case.dtype)
     width = case.heads * case.size
     images = torch.randn((case.batch, 224, 224, 3), dtype=dtype, device=DEVICE)
-    kernel = 0.02 * torch.randn((16, 16, 3, width), dtype=dtype, device=DEVICE)
+    weights = 0.02 * torch.randn((16, 16, 3, width), dtype=dtype, device=DEVICE)
     bias = torch.randn(width, dtype=dtype, device=DEVICE)
     d_tokens = torch.randn((case.batch, case.tokens, width), dtype=dtype, device=DEVICE)
     backward = case.direction == "backward"
 
-    def ours():
-        problem = kernels.patch_embed_problem(images, kernel)
-        tokens, d_kernel, d_bias = (torch.empty_like(x) for x in (d_tokens, kernel, bias))
+    def kernel(kernels):
+        problem = kernels.patch_embed_problem(images, weights)
+        tokens, d_kernel, d_bias = (torch.empty_like(x) for x in (d_tokens, weights, bias))
         arrays = [kernels.array(x) for x in (bias, tokens, d_tokens, d_kernel, d_bias)]
 
         def call():
@@ -210,28 +211,29 @@ def _patch_embed(case, kernels):
 
     def convolution(layout):
         pixels = images.permute(0, 3, 1, 2).contiguous(memory_format=layout)
-        weights = kernel.permute(3, 2, 0, 1).contiguous(memory_format=layout)
-        weights, offset = weights.requires_grad_(backward), bias.clone().requires_grad_(backward)
+        filters = weights.permute(3, 2, 0, 1).contiguous(memory_format=layout)
+        filters, offset = filters.requires_grad_(backward), bias.clone().requires_grad_(backward)
         cotangent = d_tokens.reshape(case.batch, 14, 14, width).permute(0, 3, 1, 2)
         cotangent = cotangent.contiguous(memory_format=layout)
 
         def forward():
-            return functional.conv2d(pixels, weights, offset, stride=16)
+            return functional.conv2d(pixels, filters, offset, stride=16)
 
         out = forward()
 
         def gradients():
-            return torch.autograd.grad(out, (weights, offset), cotangent, retain_graph=True)
+            return torch.autograd.grad(out, (filters, offset), cotangent, retain_graph=True)
 
         def results():
             if not backward:
                 return [forward().flatten(2).transpose(1, 2)]
-            d_weights, d_offset = gradients()
-            return [d_weights.permute(2, 3, 1, 0), d_offset]
+            d_filters, d_offset = gradients()
+            return [d_filters.permute(2, 3, 1, 0), d_offset]
 
         return Candidate(gradients if backward else forward, results)
 
     layouts = {"conv2d": torch.contiguous_format, "conv2d channels_last": torch.channels_last}
-    return {"ours": ours} | {
+    found = {name: functools.partial(kernel, kernels) for name, kernels in ours.items()}
+    return found | {
         name: functools.partial(convolution, layout) for name, layout in layouts.items()
     }

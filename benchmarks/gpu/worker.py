@@ -1,7 +1,8 @@
 """Runs cases on the GPU, in a process of its own: `python -m benchmarks.gpu.worker`.
 
 The first line of standard input is JSON: `module`, the path of `_vit_cuda`; `kind`, "checks" or
-"times"; `names` of the cases; `rounds` of the times. For every case a line of JSON comes back:
+"times"; `names` of the cases; of the times, `rounds`, and `variants`, dict from names to paths of
+other builds of the module. For every case a line of JSON comes back:
 `name`, `problems`, and for times `row`; `skipped` is the reason where a case cannot run here. After
 an error that makes the GPU unusable for this process it ends with exit code 3.
 """
@@ -11,9 +12,11 @@ import json
 import sys
 
 
-def load_module(path):
-    """The module `_vit_cuda` from a file."""
-    specification = importlib.util.spec_from_file_location("_vit_cuda", path)
+def load_module(path, variant=""):
+    """The module `_vit_cuda` from a file; each variant that a process loads has another name."""
+    # pybind11 returns what it has loaded by the same name, whatever the file.
+    name = f"{variant}._vit_cuda" if variant else "_vit_cuda"
+    specification = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
     return module
@@ -31,6 +34,9 @@ def main():
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     kernels = Kernels(load_module(request["module"]))
+    ours = {"ours": kernels}
+    for name, path in request.get("variants", {}).items():
+        ours[f"ours {name}"] = Kernels(load_module(path, name))
     all_cases = cases.checks() if request["kind"] == "checks" else cases.timings()
     by_name = {case.name: case for case in all_cases}
     for name in request["names"]:
@@ -41,7 +47,7 @@ def main():
                 # The launch of a kernel returns before its errors are known.
                 torch.cuda.synchronize()
             else:
-                found = times.measure(by_name[name], kernels, request["rounds"])
+                found = times.measure(by_name[name], ours, request["rounds"])
                 answer["row"] = report.summary(by_name[name], found)
         except (MemoryError, torch.cuda.OutOfMemoryError) as error:
             answer["skipped"] = _first_line(error)

@@ -1,5 +1,6 @@
 """Compiles units to object files, which a cache keeps, and links them."""
 
+import collections
 import concurrent.futures
 import hashlib
 import json
@@ -42,7 +43,7 @@ def compile_units(compiler, units, stamp, optional=()):
 
     Args:
         compiler: a `Compiler`, for units that have no other.
-        units: a list of `Unit`.
+        units: a list of `Unit`. Of those with the same name the first is that of the report.
         stamp: folder that holds `custom_ops/build_stamp.h`. The cache is the folder around it.
         optional: units that may fail.
 
@@ -76,9 +77,11 @@ def compile_units(compiler, units, stamp, optional=()):
             raise
     for unit in files:
         os.utime(files[unit])
-        _prune(stamp.parent, unit.name)
-    kernels = [unit for unit in units if unit.compiler]
-    if kernels and not errors.keys() & kernels:
+    # Variants of a unit have its name.
+    for name, count in collections.Counter(unit.name for unit in files).items():
+        _prune(stamp.parent, name, max(_KEPT, count))
+    kernels = {unit.name: unit for unit in reversed(units) if unit.compiler}.values()
+    if kernels and not errors.keys() & set(kernels):
         lines = _report_kernels(stamp.parent, [files[unit] for unit in kernels])
         for line in lines if any(unit.compiler for unit in missing) else ():
             _note(f"nvcc: {line}")
@@ -186,17 +189,22 @@ def kernels_in(files):
 
 
 def _report_kernels(folder, files):
-    """Writes what the kernels for GPUs use to `cuda_kernels.txt`; returns warnings, its lines."""
+    """Writes what the kernels for GPUs use to `cuda_kernels.txt`; returns warnings, its lines.
+
+    PTX alone says nothing of kernels: then the file stays as it is.
+    """
     kernels, others = kernels_in(files)
+    if not kernels:
+        return others
     table = resources.table(kernels)
     replace(folder / "cuda_kernels.txt", lambda path: path.write_text(f"{table}\n"))
     return [*others, *table.splitlines()]
 
 
-def _prune(folder, name):
-    """Deletes all but the most recently used object files of a name."""
+def _prune(folder, name, kept):
+    """Deletes all but the `kept` most recently used object files of a name."""
     found = folder.glob(f"{name}-{'?' * 16}.o")
-    for path in sorted(found, key=lambda path: path.stat().st_mtime)[:-_KEPT]:
+    for path in sorted(found, key=lambda path: path.stat().st_mtime)[:-kept]:
         path.unlink(missing_ok=True)
         log_of(path).unlink(missing_ok=True)
 

@@ -126,8 +126,8 @@ def find(compiler=None) -> Toolkit | str:
     release = re.search(r"V(\d+\.\d+\.\d+)", version)
     if release is None:
         raise _broken(path, "--version", version)
-    said = _ask(path, "--dryrun", "-c", "-x", "cu", os.devnull, "-o", os.devnull)
-    include, lib = _folders(path, said)
+    said = _steps(path)
+    include, lib = _folders(path, _top(path, said))
     archs, why = _archs(path)
     host = _host((compiler or find_compiler()).command)
     named = Compiler((path,), f"CUDA {release[1]}")
@@ -151,6 +151,15 @@ def nvcc_path():
     """Path of nvcc, or None; fast: it starts no process."""
     home = os.environ.get("CUDA_HOME")
     return (shutil.which("nvcc", path=f"{home}/bin") if home else None) or shutil.which("nvcc")
+
+
+def programs(path) -> pathlib.Path:
+    """The folder of the programs of a toolkit, as its nvcc names it: `path` may be a script.
+
+    Raises:
+        CudaError: if nvcc does not run.
+    """
+    return _top(path, _steps(path)) / "bin"
 
 
 def demanded():
@@ -268,17 +277,21 @@ def _capabilities():
     return sorted(set(found)) if done.returncode == 0 else []
 
 
-def _folders(path, said):
-    """Folders of the headers and of the static runtime library, as nvcc names its own.
+def _steps(path):
+    """What nvcc says of the steps of a compilation."""
+    return _ask(path, "--dryrun", "-c", "-x", "cu", os.devnull, "-o", os.devnull)
 
-    Args:
-        path: of nvcc.
-        said: the steps of a compilation.
-    """
+
+def _top(path, said):
+    """The folder of the toolkit in the steps of a compilation."""
     top = re.search(r"^#\$ TOP=(.+)$", said, re.MULTILINE)
     if top is None:
         raise _broken(path, "--dryrun", said)
-    root = pathlib.Path(top[1].strip()).resolve()
+    return pathlib.Path(top[1].strip()).resolve()
+
+
+def _folders(path, root):
+    """Folders of the headers and of the static runtime library of the toolkit in a folder."""
     machine = platform.machine()
     places = [
         [root / folder / name for folder in folders if (root / folder / name).is_file()]

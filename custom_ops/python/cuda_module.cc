@@ -7,9 +7,11 @@ using py::arg;
 
 namespace {
 
+// Types are local to the module, so that a process can load several builds of it.
 void define_arguments(py::module_& m) {
   using vit::DeviceArray;
-  py::class_<DeviceArray>(m, "Array", "Memory of a GPU, dense and in row-major order.")
+  py::class_<DeviceArray>(m, "Array", "Memory of a GPU, dense and in row-major order.",
+                          py::module_local())
       .def(py::init<uintptr_t, std::vector<int64_t>, std::string>(), arg("address"), arg("shape"),
            arg("dtype"),
            "`dtype` is a name of NumPy, or bfloat16. The caller keeps the memory until the work\n"
@@ -17,8 +19,8 @@ void define_arguments(py::module_& m) {
       .def_property_readonly("address", &DeviceArray::address)
       .def_property_readonly("shape", &DeviceArray::shape)
       .def_property_readonly("dtype", &DeviceArray::dtype);
-  py::class_<vit::DeviceExecution>(m, "Execution",
-                                   "Where work runs: on the GPU that holds the arrays.")
+  py::class_<vit::DeviceExecution>(
+      m, "Execution", "Where work runs: on the GPU that holds the arrays.", py::module_local())
       .def(py::init<uintptr_t, py::function>(), arg("stream"), arg("allocate"),
            "`stream` is the address of a CUDA stream of this GPU, 0 for the default one.\n"
            "`allocate(bytes)` returns the address of scratch memory of this GPU, which is then\n"
@@ -28,7 +30,8 @@ void define_arguments(py::module_& m) {
 
 void define_attention(py::module_& m) {
   using vit::DeviceAttention;
-  py::class_<DeviceAttention>(m, "Attention", "Multi-head attention over a packed projection.")
+  py::class_<DeviceAttention>(m, "Attention", "Multi-head attention over a packed projection.",
+                              py::module_local())
       .def(py::init<const vit::DeviceArray&, int64_t, const vit::DeviceArray*, const py::object&,
                     const py::object&>(),
            arg("qkv"), arg("num_heads"), py::kw_only(), arg("bias") = nullptr,
@@ -53,7 +56,7 @@ void define_attention(py::module_& m) {
 
 void define_patches(py::module_& m) {
   using vit::DevicePatchEmbed;
-  py::class_<DevicePatchEmbed>(m, "PatchEmbed", "Images to tokens.")
+  py::class_<DevicePatchEmbed>(m, "PatchEmbed", "Images to tokens.", py::module_local())
       .def(py::init<const vit::DeviceArray&, const vit::DeviceArray&, double, double, int64_t>(),
            arg("images"), arg("kernel"), py::kw_only(), arg("scale") = 1.0, arg("offset") = 0.0,
            arg("prefix") = 0,

@@ -1,6 +1,7 @@
 """The host side of `benchmarks.gpu`: cases, tolerance rule, processes, tables, exit codes."""
 
 import json
+import math
 import pathlib
 import re
 import subprocess
@@ -19,13 +20,14 @@ from benchmarks.gpu import (
     profile,
     report,
     resource_table,
+    sanitized,
     sanitizer,
     tolerance,
 )
 from custom_ops.building.build_plan import BuildError
 
 MACHINE = {"date": "2026-01-02", "card": "NVIDIA X", "driver": "580.1", "torch": "2.9"}
-MACHINE |= {"nvcc": "nvcc V13.0.88", "nvcc_path": "/nvcc"}
+MACHINE |= {"nvcc": "nvcc V13.0.88", "programs": "/none"}
 
 
 def test_every_case_has_a_name_and_every_op_and_dtype_has_cases():
@@ -162,6 +164,11 @@ def test_a_row_has_times_rates_and_ratios():
     assert ours["tflops"] == pytest.approx(4 * 332 * 16 * 197**2 * 64 / 1e9)
     # The best of all times of the others, and the best of their medians.
     assert (row["peer"], row["best_ratio"], row["median_ratio"]) == ("efficient", 2.0, 3.0 / 2.5)
+    # A variant is no peer.
+    ours = {"ours": [2.0, 2.0], "ours fast": [1.0, 1.0]}
+    found = report.summary(cases.timings()[0], ours | {"flash": [4.0, 4.0]})
+    assert (found["peer"], found["best_ratio"]) == ("flash", 2.0)
+    assert found["systems"]["ours fast"]["best_ms"] == 1.0
     alone = report.summary(cases.timings()[0], {"ours": [1.0, 1.0], "flash": "no"})
     assert alone["peer"] is alone["best_ratio"] is alone["median_ratio"] is None
 
@@ -197,11 +204,23 @@ def test_a_metric_that_ncu_does_not_know_is_left_out(tmp_path, known):
     line = "true" if known else "case $* in *--metrics*) echo '==ERROR== no metric'; exit 1;; esac"
     program.write_text(f"#!/bin/sh\n{line}\ncat {tmp_path}/report\n")
     program.chmod(0o755)
-    rows = profile.run(str(program), "module.so", tmp_path / "ncu.txt", 20)
+
+    def run(text, seconds=20.0):
+        (tmp_path / "report").write_text(text)
+        deadline = time.monotonic() + seconds
+        return profile.run(str(program), "module.so", tmp_path / "ncu.txt", deadline)
+
+    rows = run(NCU)
     assert len(rows) == 2 and (tmp_path / "ncu.txt").read_text() == NCU
-    (tmp_path / "report").write_text("==ERROR== ERR_NVGPUCTRPERM: no permission\n")
-    [row] = profile.run(str(program), "module.so", tmp_path / "ncu.txt", 20)
-    assert row["problems"] == ["ERR_NVGPUCTRPERM: no permission"]
+    [row] = run("==ERROR== ERR_NVGPUCTRPERM: no permission\n")
+    assert row["skipped"] == "ERR_NVGPUCTRPERM: no permission" and not row["problems"]
+    [row] = run("==ERROR== an internal error\n")
+    assert row["problems"] == ["an internal error"] and "skipped" not in row
+    # Both attempts have one deadline.
+    program.write_text("#!/bin/sh\ncase $* in *--metrics*) sleep 0.4; exit 1;; esac\nsleep 9\n")
+    begin = time.monotonic()
+    [row] = run("", 1.0)
+    assert row["problems"] == ["did not end within 1 s"] and time.monotonic() - begin < 4
 
 
 def results(**others):
@@ -252,6 +271,8 @@ def test_the_report_names_what_failed_and_what_was_refused(tmp_path):
     assert command.exit_code(found) == 1
     assert command.exit_code(results()) == 1  # nothing ran
     assert command.exit_code(results(checks=[check])) == 0
+    assert command.exit_code(results(ptx=[check])) == 1  # no check ran
+    assert command.exit_code(results(ptx=[check]), ("ptx",)) == 0
 
 
 CLEAN = "========= ERROR SUMMARY: 0 errors"
@@ -281,6 +302,59 @@ RACES = "========= RACECHECK SUMMARY:"
 )
 def test_problems_in_the_output_of_the_sanitizer(code, text, problems):
     assert sanitizer.problems_in(code, text) == problems
+
+
+MEMORY = "taps bfloat16: MemoryError: cuMemAlloc_v2 failed\n0 calls\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("========= Error: Device not supported. Please refer to", "does not support this GPU"),
+        (f"========= Program hit CUDA_ERROR_OUT_OF_MEMORY (error 2)\n{MEMORY}", "little memory"),
+        (MEMORY, "too little memory"),
+        (f"========= {INVALID}\n{MEMORY}", ""),
+        (f"========= {INVALID}", ""),
+        ("no such module", ""),
+    ],
+)
+def test_a_machine_that_refuses_the_sanitizer_is_no_failure_but_an_error_is(text, reason):
+    found = sanitizer.refusal_in(text)
+    assert reason in found and bool(reason) == bool(found)
+
+
+def _padded(size):
+    return next((padded for padded in (64, 80, 128) if size <= padded), None)
+
+
+def test_the_sanitized_shapes_reach_every_kernel():
+    """The kernels in 16 bits, by what chooses them in `custom_ops/cuda` on GPUs with warpgroups."""
+    every, alone, short, long = set(), set(), set(), set()
+    for _, tokens, _, size, biased in sanitized.ATTENTION:
+        every.add((_padded(size), False))
+        every |= {(_padded(size), True)} if biased else set()
+        # Warpgroups take heads of up to 80 elements that have a multiple of 16 bytes.
+        if not (size <= 80 and size % 8 == 0):
+            alone.add((_padded(size), False))
+        alone |= {(_padded(size), True)} if biased else set()
+        if _padded(size) in (64, 80) and tokens <= 64:
+            short.add((_padded(size), -(-tokens // 16)))
+        elif biased:
+            long.add(_padded(size))
+    assert every == alone == {(x, y) for x in (64, 80, 128, None) for y in (False, True)}
+    assert short == {(padded, warps) for padded in (64, 80) for warps in (1, 2, 3, 4)}
+    assert long == {64, 80, 128, None}
+    assert {size > 128 for *_, size in sanitized.TAPS} == {True, False}
+    # `plan_copy`: the largest unit that divides the bytes of a line of an image and of a patch.
+    for dtype, size in (("bfloat16", 2), ("float32", 4)):
+        units = set()
+        for (_, _, width, channels), patch_size in sanitized.COPIES:
+            for bytes_ in (size, 1):
+                line = math.gcd(width * channels * bytes_, patch_size * channels * bytes_)
+                units.add(math.gcd(line, 16))
+        assert units >= {1, size, 8, 16}, dtype
+    # kPatchRun: more patches are summed in parts.
+    assert any((h // p) * (w // p) * b > 256 for (b, h, w, _), p, _ in sanitized.PATCHES)
 
 
 PTX = """.visible .entry short_lines(
@@ -321,10 +395,21 @@ def test_the_resources_of_kernels_give_their_occupancy(tmp_path, monkeypatch):
     kernels.append(KERNEL | {"name": "forward<__half, 64>", "spilled": 12})
     (tmp_path / "cuda_kernels.json").write_text(json.dumps(kernels))
     monkeypatch.setattr(resource_table, "threads_of", lambda ptx: {tuned: 128})
-    rows = resource_table.rows(tmp_path / "module.so", tmp_path / "nvcc")
+    rows = resource_table.rows(tmp_path / "module.so", str(tmp_path))
     assert [row["name"] for row in rows] == ["forward<__half, 64>", tuned, "copy<float, 64>"]
     assert [row["occupancy"] for row in rows] == [None, 0.25, None]
     assert [row["problems"] for row in rows] == [["12 bytes of registers are spilled"], [], []]
+    # What a variant spills is shown only.
+    variants = resource_table.rows(tmp_path / "module.so", str(tmp_path), "fast")
+    assert [row["name"] for row in variants] == [f"fast: {row['name']}" for row in rows]
+    assert [row["spilled"] for row in variants] == [12, 0, 8]
+    assert not any(row["problems"] for row in variants)
+    # Names that stay mangled, without c++filt, hide spills.
+    mangled = [kernel | {"name": f"_ZN3vit{i}"} for i, kernel in enumerate(kernels)]
+    (tmp_path / "cuda_kernels.json").write_text(json.dumps(mangled))
+    first, *others = resource_table.rows(tmp_path / "module.so", str(tmp_path))
+    assert "is c++filt of binutils missing?" in first["problems"][0]
+    assert len(others) == 3 and not any(row["problems"] for row in others)
 
 
 @pytest.mark.process
@@ -335,18 +420,33 @@ def test_the_sanitizer_runs_every_tool_on_every_op_and_dtype(tmp_path, monkeypat
     )
     program.chmod(0o755)
     ops, said = ("attention", "taps"), []
-    rows, left = sanitizer.run(program, "m.so", ops, time.monotonic() + 60, said.append)
+    rows = sanitizer.run(program, "m.so", ops, time.monotonic() + 60, said.append)
     names = {f"{t} {op} {d}" for t in sanitizer.TOOLS for op in ops for d in sanitizer.DTYPES}
-    assert {row["name"] for row in rows} == names and not left and len(said) == len(names) == 16
+    assert {row["name"] for row in rows} == names and len(said) == len(names) == 16
+    assert not any("skipped" in row for row in rows)
     assert {row["name"] for row in rows if row["problems"]} == {
         f"racecheck taps {dtype}" for dtype in sanitizer.DTYPES
     }
-    rows, left = sanitizer.run(program, "m.so", ops, time.monotonic(), said.append)
-    assert not rows and {*left} == names
-    program.write_text("#!/bin/sh\nexec sleep 9\n")
+    late = sanitizer.run(program, "m.so", ops, time.monotonic(), said.append)
+    assert {row["name"] for row in late if row["skipped"] == "no time left"} == names
+    program.write_text("#!/bin/sh\necho 'Error: Device not supported'; exit 255\n")
+    rows = sanitizer.run(program, "m.so", ["taps"], time.monotonic() + 60, said.append)
+    assert len(rows) == 8 and all("does not support" in row["skipped"] for row in rows)
+    # What the program started ends with it.
+    program.write_text(f"#!/bin/sh\nsleep 60 & echo $! >> {tmp_path}/started\nwait\n")
     monkeypatch.setattr(sanitizer, "LEAST_SECONDS", 0.1)
-    rows, left = sanitizer.run(program, "m.so", ["taps"], time.monotonic() + 0.5, said.append)
-    assert not rows and len(left) == 8
+    rows = sanitizer.run(program, "m.so", ["taps"], time.monotonic() + 0.5, said.append)
+    assert [row["skipped"] for row in rows] == ["no time left"] * 8
+    started = (tmp_path / "started").read_text().split()
+    assert started and not any(_runs(process) for process in started)
+
+
+def _runs(process):
+    """Whether a process runs; one that has ended may wait for its parent to notice."""
+    try:
+        return pathlib.Path(f"/proc/{process}/stat").read_text().split()[2] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 @pytest.mark.parametrize(
@@ -356,6 +456,12 @@ def test_the_sanitizer_runs_every_tool_on_every_op_and_dtype(tmp_path, monkeypat
         (["--ops", "encoder"], "invalid choice: 'encoder'"),
         (["--minutes", "0"], "--minutes must be above 0"),
         (["--rounds", "1"], "--rounds must be at least 2"),
+        (["--variant", "fast"], "must be NAME=FLAGS"),
+        (["--variant", "fast="], "must be NAME=FLAGS"),
+        (["--variant", "../x=-DX=1"], "must be NAME=FLAGS"),
+        (["--variant", "x=-D'X"], "No closing quotation"),
+        (["--variant", "x=-DX=1", "--variant", "x=-DX=2"], "another NAME each time"),
+        (["--variant", "x=-DX=1", "--module", "m.so"], "leave out --module"),
     ],
 )
 def test_wrong_flags_exit_with_2(arguments, message, capsys):
@@ -380,19 +486,53 @@ def test_a_machine_that_lacks_something_gets_one_message(monkeypatch, capsys):
         return subprocess.CompletedProcess(command, 0, text)
 
     monkeypatch.setattr(machine.toolkit, "nvcc_path", lambda: "/nvcc")
+    monkeypatch.setattr(machine.toolkit, "programs", lambda path: pathlib.Path("/cuda/bin"))
     monkeypatch.setattr(machine.importlib.util, "find_spec", lambda name: name)
     with pytest.raises(machine.MissingError, match="PyTorch 2.9 finds no GPU"):
         machine.describe(run)
     answer |= {"gpu": True, "card": "NVIDIA X", "capability": "9.0", "memory": 80 * 2**30}
+    answer["cudnn"] = False
+    with pytest.raises(machine.MissingError, match=r"2\.9 has no SDPBackend.CUDNN_ATTENTION"):
+        machine.describe(run)
+    answer["cudnn"] = True
     found = machine.describe(run)
     assert found.items() >= {"card": "NVIDIA X", "driver": "580.1", "memory_gib": "80"}.items()
-    assert found["nvcc"] == "nvcc V13.0.88"
+    assert (found["nvcc"], found["programs"]) == ("nvcc V13.0.88", "/cuda/bin")
+    monkeypatch.setattr(machine.sys, "version_info", (3, 10, 14))
+    with pytest.raises(machine.MissingError, match="is Python .*, older than 3.11"):
+        machine.describe(run)
+
+
+def test_programs_of_the_toolkit_come_before_those_on_the_path(tmp_path, monkeypatch):
+    own, other = tmp_path / "own", tmp_path / "other"
+    for folder in (own, other):
+        folder.mkdir()
+        (folder / "ncu").write_text("#!/bin/sh\n")
+        (folder / "ncu").chmod(0o755)
+    monkeypatch.setenv("PATH", str(other))
+    assert machine.program("ncu", str(own)) == str(own / "ncu")
+    (own / "ncu").unlink()
+    assert machine.program("ncu", str(own)) == str(other / "ncu")
+    assert machine.program("cuobjdump", str(own)) is None
+
+
+def test_the_checks_through_ptx_reach_each_kind_of_kernel():
+    found = cases.through_ptx()
+    assert all(case.shape[0] and min(case.shape[1:]) > 1 for case in found)
+    for dtype in ("bfloat16", "float32"):
+        attention = [x for x in found if (x.op, x.dtype) == ("attention", dtype)]
+        kinds = {(x.bias is None, x.size > 64, x.size > 80, x.shape[1] > 64) for x in attention}
+        assert len(kinds) == len(attention) >= 10
+        axes = {(x.axis, x.bias is None) for x in found if (x.op, x.dtype) == ("axial", dtype)}
+        assert axes == {(axis, bias) for axis in (1, 2) for bias in (True, False)}
+    assert {case.op for case in found} == set(cases.OPS) and len(found) < 60
 
 
 def test_the_command_builds_checks_and_times(monkeypatch, tmp_path, capsys):
     """Its phases get the module; a build that fails, and a case that is wrong, end in 1."""
 
-    def build(folder, say):
+    def build(folder, say, variants):
+        assert variants == {folder / "variants" / "fast": ["-DX=1", "-DY=a b"]}
         if fails:
             raise BuildError("nvcc fails")
         return "/module.so"
@@ -405,18 +545,18 @@ def test_the_command_builds_checks_and_times(monkeypatch, tmp_path, capsys):
         ]
         if request["kind"] == "times":
             assert request["rounds"] == 3
+            assert request["variants"] == {"fast": str(tmp_path / "variants/fast/module.so")}
             done = [x | {"row": timed_row()} for x in done]
         done[0] |= answer
         return done[:-1], wanted[-1:]
 
     monkeypatch.setattr(machine, "describe", lambda: dict(MACHINE))
-    monkeypatch.setattr(sanitizer, "find", lambda nvcc: None)
-    monkeypatch.setattr(profile, "find", lambda nvcc: None)
+    monkeypatch.setattr(machine, "program", lambda name, folder: None)
     monkeypatch.setattr(phases.importlib.util, "find_spec", lambda name: None)
     ptx = {"name": "ptx", "problems": []}
     monkeypatch.setitem(phases.TOGETHER, "ptx", lambda run: run.found["ptx"].append(ptx))
     monkeypatch.setattr(command.build_ops, "build_cuda_module", build, raising=False)
-    flags = ["--output", str(tmp_path), "--rounds", "3"]
+    flags = ["--output", str(tmp_path), "--rounds", "3", "--variant", "fast=-DX=1 '-DY=a b'"]
     fails = False
     monkeypatch.setattr(processes, "run_cases", lambda *arguments: 1 / 0)
     assert command.main([*flags, "--only", "checks", "times"]) == 1

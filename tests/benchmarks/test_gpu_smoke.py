@@ -1,11 +1,15 @@
 """The host side of `benchmarks.gpu.smoke`: its commands, comparisons, failures and exit codes."""
 
+import importlib
 import json
 import pathlib
 
+import numpy as np
 import pytest
 
-from benchmarks.gpu import smoke
+from benchmarks.gpu import smoke, smoke_ops
+from pipelines.cli import request, shared_flags
+from tests.pipelines.process import run_module
 
 ANSWER = {"path": "a.png", "top": [{"label": "cat", "probability": 0.75}]}
 
@@ -60,7 +64,7 @@ class Commands:
         if arguments[0] == "-c":
             if self.gpus is None:
                 raise RuntimeError("exit code 1: no module named tensorflow")
-            return f"a line of TensorFlow\n{self.gpus}\n"
+            return f'a line of TensorFlow\n[{self.gpus}, "2.20.1"]\n'
         what = arguments[1].rpartition(".")[2]
         self.done.append((device, what))
         if (device, what) in self.fails:
@@ -122,6 +126,7 @@ def test_a_machine_without_a_gpu_gets_one_message(tmp_path, capsys, gpus, messag
     code, lines, error, done = run(tmp_path, capsys, gpus=gpus)
     assert (code, lines, done) == (2, [], [])
     assert error.startswith("error: TensorFlow") and message in error and error.count("\n") == 1
+    assert ("-m pip install 'tensorflow[and-cuda]==2.20.*'; " in error) == (gpus == 0)
 
 
 @pytest.mark.process
@@ -139,4 +144,51 @@ def test_the_ops_are_compared_with_the_reference(monkeypatch):
     monkeypatch.setenv("VIT_SMOKE_DEVICE", "CPU:0")
     text = smoke.call(["-m", "benchmarks.gpu.smoke_ops"], "CPU")
     found = dict(json.loads(text.splitlines()[-1]))
-    assert len(found) == 6 and not any(found.values())
+    assert len(found) == 6 * 3 * 3 and not any(found.values())
+
+
+def test_an_op_that_ran_on_another_device_is_a_failure():
+    import tensorflow as tf
+
+    inputs, expected = [tf.ones(3)], [np.ones(3)]
+    arguments = lambda x: x, inputs, "float32"
+    assert smoke_ops.check(*arguments, "CPU:0", expected) == ""
+    assert smoke_ops.check(*arguments, "CPU:0", [np.zeros(3)]) == "result 0 differs by 1 of 0"
+    assert "result 0 is on /job:localhost" in smoke_ops.check(*arguments, "GPU:7", expected)
+
+
+def test_the_commands_have_these_flags_and_fields(tmp_path):
+    for name, arguments in smoke.commands(tmp_path).items():
+        module, *flags = arguments[1:]
+        command = importlib.import_module(module)
+        values = shared_flags.define_shared(
+            getattr(command, "SHARED_FLAGS", shared_flags.SHARED_FLAGS)
+        )
+        if name != "export":
+            shared_flags.define_config(values)
+        command.define(values)
+        assert values([name, *flags]) == [name]
+        if name != "export":
+            begin, asked = request.read(values)
+            experiment = asked.assignments.apply(begin)[0]
+            assert experiment.train.steps == 30
+
+
+@pytest.mark.process
+@pytest.mark.heavy("training")
+def test_the_commands_run_on_the_cpu(tmp_path, monkeypatch):
+    """The commands of a device with fewer steps, and the answers of its export."""
+    steps = [x.partition("=")[0] for x in smoke._STEPS[1:]]
+    monkeypatch.setattr(smoke, "_STEPS", (smoke._STEPS[0], *(f"{name}=1" for name in steps)))
+    said = []
+
+    def call(arguments, device):
+        done = run_module(*arguments[1:], cwd=smoke.ROOT)
+        if done.returncode:
+            raise RuntimeError(done.stderr)
+        return done.stdout
+
+    assert smoke.run_device("CPU", tmp_path, said.append, call) == {}
+    for name in smoke.CLOSE:
+        assert len(smoke.losses(tmp_path / name)) == 2, name
+    assert smoke._serve(tmp_path / "export" / "portable", {}, call) == ""

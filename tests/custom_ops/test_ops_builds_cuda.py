@@ -85,6 +85,47 @@ def test_kernels_for_gpus_are_built_where_there_is_an_nvcc(package, nvcc, monkey
     assert not (folder / "_vit_cuda.abi.so").exists()
 
 
+@pytest.mark.process
+def test_variants_of_the_module_are_built_with_it(package, nvcc):
+    """More of them than the cache keeps versions of an object: each is compiled with its flags."""
+    folder, _ = package
+    (folder / "cuda/c.cu").write_text(
+        '#include "custom_ops/cuda/c.h"\n#ifndef X\n#define X 7\n#endif\n'
+        "int gpu() { return host() + X * 1000003; }"
+    )
+    flags = {folder.parent / f"v{i}": [f"-DX={i}"] for i in range(6)}
+    for place in flags:
+        place.mkdir()
+    path = build_ops.build_cuda_module(folder.parent, [].append, flags)
+    objects = {place: (place / path.name).read_bytes() for place in (path.parent, *flags)}
+    assert len({*objects.values()}) == 7
+    for place in objects:
+        kernels = json.loads((place / build_ops.KERNELS).read_text())
+        assert [kernel["name"] for kernel in kernels] == ["k<float, 3>"]
+    report = folder.parent / "build" / "ops" / "cuda_kernels.txt"
+    assert len(report.read_text().splitlines()) == 2
+
+
+@pytest.mark.process
+def test_ptx_alone_leaves_the_list_of_kernels(package, nvcc, monkeypatch):
+    folder, _ = package
+    build(folder)
+    report = folder.parent / "build" / "ops" / "cuda_kernels.txt"
+    before = report.read_text()
+    text = IMITATION.replace("ptxas info    : Compiling", "#").replace("ptxas info    : Used", "#")
+    (nvcc / "bin/nvcc").write_text(text)
+    monkeypatch.setenv("VIT_CUDA_ARCHS", "PTX")
+    build_ops.build_cuda_module(folder.parent, [].append)
+    assert report.read_text() == before
+
+
+def test_the_programs_of_a_toolkit_are_beside_the_nvcc_that_a_script_starts(nvcc, tmp_path):
+    script = tmp_path / "nvcc"
+    script.write_text(f'#!/bin/sh\nexec {nvcc}/bin/nvcc "$@"\n')
+    script.chmod(0o755)
+    assert toolkit.programs(str(script)) == nvcc.resolve() / "bin"
+
+
 def test_the_gpus_of_the_machine_decide(nvcc, monkeypatch):
     compiler = build_plan.find_compiler()
     text = IMITATION.replace("sm_80 sm_86 sm_90", "sm_80 sm_86 sm_89 sm_90 sm_120")

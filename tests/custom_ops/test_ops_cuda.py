@@ -1,10 +1,14 @@
 """The kernels for GPUs are compiled without a warning, and the libraries load without a GPU."""
 
+import ctypes
 import json
+import shutil
 import subprocess
+import sys
 
 import pytest
 
+from benchmarks.gpu import jax_check
 from custom_ops import build_ops, library_file
 from custom_ops.building import build_plan, objects, resources, toolkit
 from tests.checkout import ROOT
@@ -28,16 +32,23 @@ def cuda(monkeypatch):
 
 
 def compile_kernels(cuda, folder):
-    """Compiles what the cache lacks; checks what nvcc said, and returns the object files."""
+    """Compiles what the cache lacks; checks what nvcc said, and returns the object files.
+
+    No kernel of a tuned size spills a register.
+    """
     compiler = build_plan.find_compiler()
     units = build_plan.plan({}, compiler, cuda)["cuda"]
     files, _ = objects.compile_units(compiler, units, folder / "no_stamp")
+    tuned = []
     for unit in units:
         if unit.compiler:
             log = objects.log_of(files[unit]).read_text()
             kernels, others = resources.parse(log)
             assert others == [], unit.source
             assert {kernel.arch for kernel in kernels} <= set(cuda.archs)
+            tuned += [kernel for kernel in kernels if resources.TUNED.search(kernel.name)]
+    assert {kernel.arch for kernel in tuned} == set(cuda.archs)
+    assert [kernel for kernel in tuned if kernel.spilled] == []
     return {unit.source: path for unit, path in files.items()}
 
 
@@ -65,6 +76,37 @@ def test_the_libraries_have_kernels_for_gpus_and_load_without_one(cuda, tmp_path
     del of_float64["VitEncoder"]
     for op, found in of_float64.items():
         assert found == (everywhere if "Extract" in op else ["CPU", "XLA_CPU_JIT"]), op
+
+
+@pytest.mark.process
+@pytest.mark.heavy("compilers")
+def test_a_library_for_jax_has_the_handlers_of_gpus(cuda, tmp_path):
+    """With the headers of XLA that TensorFlow brings: they are the same."""
+    compile_kernels(cuda("90a"), objects.cache())
+    [include] = [x[2:] for x in build_plan.probe()["tensorflow"]["compile"] if x.startswith("-I")]
+    path = build_ops.build_jax_library("CUDA", tmp_path, [].append, include)
+    find = ctypes.CDLL(str(path)).vit_ops_handler
+    find.argtypes, find.restype = [ctypes.c_char_p], ctypes.c_void_p
+    addresses = {find(name.encode()) for name in jax_check.OPS}
+    assert None not in addresses and len(addresses) == len(jax_check.OPS)
+
+
+@pytest.mark.process
+@pytest.mark.heavy("compilers")
+def test_two_builds_of_the_module_load_into_a_process(cuda, tmp_path):
+    compile_kernels(cuda("90a"), objects.cache())
+    path = build_ops.build_cuda_module(tmp_path, [].append)
+    (tmp_path / "fast").mkdir()
+    other = shutil.copy(path, tmp_path / "fast")
+    code = (
+        "from benchmarks.gpu.worker import load_module\n"
+        f"one, other = load_module({str(path)!r}), load_module({str(other)!r}, 'fast')\n"
+        "for module in (one, other):\n"
+        "    module.Attention(module.Array(16, [1, 2, 6], 'float32'), 1)\n"
+        "print(one.Array is other.Array)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "False\n"), done.stderr
 
 
 @pytest.mark.process
