@@ -45,6 +45,8 @@ GROUPS = {
         *("tests/pipelines/training/", "tests/pipelines/optimization/", "tests/pipelines/cluster/"),
         "tests/pipelines/workers/",
         *("tests/pipelines/test_families.py", "tests/pipelines/test_switches.py"),
+        # Trainings of the comparison with a GPU.
+        *("benchmarks/gpu/smoke", "tests/benchmarks/test_gpu_smoke"),
     ),
     # The memory of the inspection of a large model.
     "inspection": ("vit_tf/analysis/", "tests/vit_tf/analysis/", "tests/vit_tf/programs/"),

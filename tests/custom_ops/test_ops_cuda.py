@@ -4,7 +4,6 @@ import ctypes
 import json
 import shutil
 import subprocess
-import sys
 
 import pytest
 
@@ -98,15 +97,7 @@ def test_two_builds_of_the_module_load_into_a_process(cuda, tmp_path):
     path = build_ops.build_cuda_module(tmp_path, [].append)
     (tmp_path / "fast").mkdir()
     other = shutil.copy(path, tmp_path / "fast")
-    code = (
-        "from benchmarks.gpu.worker import load_module\n"
-        f"one, other = load_module({str(path)!r}), load_module({str(other)!r}, 'fast')\n"
-        "for module in (one, other):\n"
-        "    module.Attention(module.Array(16, [1, 2, 6], 'float32'), 1)\n"
-        "print(one.Array is other.Array)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, "False\n"), done.stderr
+    assert run_python("two_cuda_modules.py", path, other) == "True\n"
 
 
 @pytest.mark.process
