@@ -102,7 +102,6 @@ def check_ptx(run):
     """Checks a module that has PTX alone, which the driver compiles when it loads."""
     folder = run.arguments.output / "ptx"
     folder.mkdir(parents=True, exist_ok=True)
-    run.say("ptx: compiling the module as PTX alone")
     build = f"build_cuda_module({str(folder.resolve())!r})"
     module = _built(run, "ptx", build, f"{toolkit.ARCHS}={toolkit.PTX}")
     if module is None:
@@ -131,6 +130,7 @@ def _built(run, phase, build, *settings):
     """
     code = f"from custom_ops import build_ops; print(build_ops.{build})"
     command = ["env", *settings, sys.executable, "-c", code]
+    run.say(f"{phase}: compiling")
     try:
         failed, text = processes.output_of(command, max(0, run.deadline - time.monotonic()))
     except subprocess.TimeoutExpired:

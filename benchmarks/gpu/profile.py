@@ -52,9 +52,9 @@ def run(program, module, output, deadline):
         rows = parse(text)
         if rows and code == 0:
             return rows
-        errors = re.findall(r"==ERROR== (.*)", text)
-        for error in filter(_REFUSALS.search, errors):
-            return [{"name": "of attention", "problems": [], "skipped": error}]
+    errors = re.findall(r"==ERROR== (.*)", text)
+    for error in filter(_REFUSALS.search, errors):
+        return [{"name": "of attention", "problems": [], "skipped": error}]
     return [_failed("; ".join(errors[:3]) or f"exit code {code}")]
 
 

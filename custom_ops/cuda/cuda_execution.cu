@@ -30,32 +30,30 @@ struct DriverText {
   char text[256];
 };
 
-// A text for the current GPU of the thread, which there is no code for.
-struct GpuText {
-  GpuText() {
-    constexpr char kReference[] = "or use implementation=\"reference\"";
-    int device = 0, major = 0, minor = 0;
-    if (cudaGetDevice(&device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess) {
-      snprintf(text, sizeof(text),
-               "the kernels need a GPU of compute capability 8.0 or higher; use one, %s",
-               kReference);
-    } else if (major < 8) {
-      snprintf(text, sizeof(text),
-               "the kernels need a GPU of compute capability 8.0 or higher, and this one has "
-               "%d.%d; use another one, %s",
-               major, minor, kReference);
-    } else {
-      snprintf(text, sizeof(text),
-               "the ops were built without code for GPUs of compute capability %d.%d; build them "
-               "for all GPUs (VIT_CUDA_ARCHS=all python -m custom_ops.build_ops), %s",
-               major, minor, kReference);
-    }
+// A text for the current GPU of the thread, which there is no code for; the next call overwrites
+// it.
+const char* gpu_text() {
+  thread_local char text[256];
+  constexpr char kReference[] = "or use implementation=\"reference\"";
+  int device = 0, major = 0, minor = 0;
+  if (cudaGetDevice(&device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess) {
+    snprintf(text, sizeof(text),
+             "the kernels need a GPU of compute capability 8.0 or higher; use one, %s", kReference);
+  } else if (major < 8) {
+    snprintf(text, sizeof(text),
+             "the kernels need a GPU of compute capability 8.0 or higher, and this one has %d.%d; "
+             "use another one, %s",
+             major, minor, kReference);
+  } else {
+    snprintf(text, sizeof(text),
+             "the ops were built without code for GPUs of compute capability %d.%d; build them for "
+             "all GPUs (VIT_CUDA_ARCHS=all python -m custom_ops.build_ops), %s",
+             major, minor, kReference);
   }
-
-  char text[256];
-};
+  return text;
+}
 
 // The GPUs of `data` and of the thread; -1 if CUDA does not know the memory.
 cudaError_t find_devices(const void* data, int* of_data, int* current) {
@@ -155,9 +153,7 @@ const char* error_text(CudaResult result) {
     return driver.text;
   }
   if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction) {
-    thread_local GpuText gpu;
-    gpu = GpuText();  // That of the last error may have been another one.
-    return gpu.text;
+    return gpu_text();
   }
   if (result == CudaResult::kTooLarge) {
     return "there are more elements than the kernels for GPUs can count; use a smaller batch or "

@@ -24,16 +24,11 @@ from tests.pipelines.tiny import (
 from tests.pipelines.training_runs import without_compiling
 from vit_tf.analysis.attention_maps import attention_maps
 
+SASA = pytest.param("SASA", marks=pytest.mark.heavy("training"))
+RUNS = ["axial hybrid", "BiT", "AxialResNet", SASA]
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        "axial hybrid",
-        "BiT",
-        "AxialResNet",
-        pytest.param("SASA", marks=pytest.mark.heavy("training")),
-    ],
-)
+
+@pytest.fixture(scope="module", params=RUNS)
 def run(request, tmp_path_factory):
     """`(function that makes the experiment, workdir of a run on one device)`."""
     folder = tmp_path_factory.mktemp("families") / "one"
@@ -89,10 +84,9 @@ def test_a_compiled_run_resumes_bitwise(run, tmp_path, logged):
     assert_same_weights(resumed, whole, ["final.npz"])
 
 
+@pytest.mark.parametrize("run", [x for x in RUNS if x != "AxialResNet"], indirect=True)
 def test_export_holds_standardized_kernels(run, tmp_path):
     make, folder = run
-    if make is axial_resnet:
-        pytest.skip("its kernels are not standardized")
     model, preprocessing, _ = model_source.find(folder).open_model()
     report = saved_model.export(model, preprocessing, str(tmp_path))
     assert ("attend" in report.signatures) == (make is axial_hybrid)
@@ -111,11 +105,10 @@ def test_export_holds_standardized_kernels(run, tmp_path):
         assert sum(node.op == "Sqrt" for node in nodes) == 0
 
 
+@pytest.mark.parametrize("run", ["AxialResNet"], indirect=True)
 def test_exports_of_an_axial_resnet_have_no_op_of_this_project(run, tmp_path):
     """Neither form has one: the fused form carries the library in vain. Both hold the averages."""
-    make, folder = run
-    if make is not axial_resnet:
-        pytest.skip("only this family has neither ops of ours nor standardized kernels")
+    _, folder = run
     model, preprocessing, _ = model_source.find(folder).open_model()
     with custom_ops.implementation("compiled"):
         traced = make_signatures(model, preprocessing)["embed"].get_concrete_function().graph
