@@ -13,7 +13,7 @@ PYTEST = $(RUN) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 CXX_FILES = $(shell find custom_ops tests/cc benchmarks -name '*.cc' -o -name '*.h' -o -name '*.cu')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup ops packages cuda-compiler demo check test test-all test-peers test-tf wheels \
+.PHONY: help setup ops packages cuda-compiler demo check test test-all test-processors test-peers test-tf wheels \
   test-wheels lint lint-release audit format bench bench-gpu gpu-smoke bench-peers \
   bench-peers-load fuzz soak peers tpu-check clean
 
@@ -52,6 +52,14 @@ test: packages setup  ## the tests, with the heavy groups that a change since ma
 
 test-all: packages setup cuda-compiler  ## all tests: what must pass before a change lands
 	@$(PYTEST) --heavy all -m "not peers" --durations 10
+	@$(MAKE) --no-print-directory test-processors
+
+# First what a processor with AVX2 alone runs outside commands, then what commands run there, and the
+# ops without any of the instruction sets.
+LOWER = $(PYTEST) --heavy none -m "not process and not peers" tests/custom_ops tests/vit_tf
+test-processors: setup  ## the tests of the ops and of vit_tf as they run on lesser processors
+	@TF_ENABLE_ONEDNN_OPTS=0 VIT_ISA=avx2 $(LOWER)
+	@TF_ENABLE_ONEDNN_OPTS=1 ONEDNN_MAX_CPU_ISA=AVX2 VIT_ISA=baseline $(LOWER)
 
 test-peers: setup  ## compare logits with Hugging Face transformers and timm; needs `make peers`
 	@$(RUN) -m pytest tests/peers

@@ -4,6 +4,7 @@ import os
 
 from pipelines.cli import command, request, shared_flags
 from pipelines.errors import UserError
+from pipelines.runs import manifest, onednn
 
 DESCRIPTION = """Demonstrates everything on real handwritten digits: pre-trains a small ViT on the
 digits 0 to 4, fine-tunes it on all ten at a higher resolution, evaluates it on held-out images,
@@ -22,10 +23,12 @@ def main(values, arguments):
     del arguments
     if values.strategy == "multi_worker":
         raise UserError("The demo runs in one process. Leave out --strategy=multi_worker.")
+    workdir = values.workdir or os.path.join("runs", "demo")
+    onednn.choose(manifest.onednn_of(workdir))
     strategy = request.strategy(values)
     from pipelines.studies import demo_stages
 
-    demo_stages.run(values.workdir or os.path.join("runs", "demo"), strategy, values.set)
+    demo_stages.run(workdir, strategy, values.set)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from pipelines.cli import command, shared_flags
 from pipelines.cli.output import print_json
+from pipelines.runs import onednn
 
 DESCRIPTION = """Examines this installation: versions, processor, devices, compiler, compiled ops.
 
@@ -27,6 +28,7 @@ def main(values, arguments):
     from pipelines.errors import RunError
     from pipelines.installation import examination
 
+    onednn.choose()
     report = examination.examine(values.workdir or "runs")
     if values.json:
         print_json(report.facts | {"broken": report.broken, "hints": report.hints})

@@ -3,6 +3,7 @@
 from absl import flags
 
 from pipelines.cli import command, request, shared_flags
+from pipelines.runs import manifest, onednn
 
 DESCRIPTION = """Fine-tunes: the whole head is replaced by zeros, positions are resized to the new
 image size (paper, section 3.2). The architecture is that of --init_from. For photos, the optimizer
@@ -30,6 +31,7 @@ def main(values, arguments):
     del arguments
     begin, asked = request.read(values)
     workdir = request.workdir(values, "finetune", begin, asked)
+    onednn.choose(manifest.onednn_of(workdir))
     strategy = request.strategy(values)
     from pipelines.training import fine_tuning
     from pipelines.training.dry_run import dry_run

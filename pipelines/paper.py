@@ -7,6 +7,7 @@ from absl import flags
 from pipelines.cli import command, request, shared_flags
 from pipelines.cli.output import print_json
 from pipelines.errors import UserError
+from pipelines.runs import manifest, onednn
 
 DESCRIPTION = """Asks the questions of the paper's tables and figures with small models on the data
 sets of the package, in minutes: is a ViT without positions worse, does pre-training help where
@@ -50,6 +51,8 @@ def define(values):
 
 def main(values, arguments):
     del arguments
+    workdir = values.workdir or os.path.join("runs", "paper")
+    onednn.choose(manifest.onednn_of(workdir))
     from pipelines.replication import catalog
 
     if values.list:
@@ -64,7 +67,6 @@ def main(values, arguments):
     from pipelines.replication import session
     from pipelines.replication.full import plans
 
-    workdir = values.workdir or os.path.join("runs", "paper")
     if values.dry_run:
         if values.scale == "full":
             root = session.units_folder(workdir)

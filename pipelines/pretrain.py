@@ -1,6 +1,7 @@
 """Trains a model from scratch."""
 
 from pipelines.cli import command, request, shared_flags
+from pipelines.runs import manifest, onednn
 
 DESCRIPTION = """Trains a model from scratch. Start the same command again to resume.
 
@@ -17,6 +18,7 @@ def main(values, arguments):
     del arguments
     begin, asked = request.read(values)
     workdir = request.workdir(values, "pretrain", begin, asked)
+    onednn.choose(manifest.onednn_of(workdir))
     experiment = request.pretraining(begin, asked)
     strategy = request.strategy(values)
     from pipelines.training.dry_run import dry_run

@@ -10,6 +10,7 @@ from pipelines.cli.output import print_json
 from pipelines.config.names import SuiteName
 from pipelines.config.summary import summary
 from pipelines.errors import UserError
+from pipelines.runs import manifest, onednn
 from pipelines.workers.group import current
 
 DESCRIPTION = """Trains one model for each combination of the values of --grid, on the training
@@ -77,6 +78,7 @@ def main(values, arguments):
         return
     begin, asked = request.read(values)
     workdir = request.workdir(values, "sweep", begin, asked)
+    onednn.choose(manifest.onednn_of(workdir))
     strategy = request.strategy(values)
     replicas = strategy.num_replicas_in_sync
     from pipelines.studies import sweep
@@ -118,6 +120,7 @@ def _run_suite(values):
             )
     begin, asked = request.read(values)
     workdir = request.workdir(values, "sweep", begin, asked, values.suite)
+    onednn.choose(manifest.onednn_of(workdir))
     strategy = request.strategy(values)
     from pipelines.studies import suite
     from pipelines.studies.suite_plan import make_suite_plan

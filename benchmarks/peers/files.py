@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import sys
 
-from benchmarks.peers.systems import EXPORTS
+from benchmarks.peers.systems import EXPORTS, SYSTEMS
 from tests.checkout import ROOT
 
 BUILD = ROOT / "build" / "peers"
@@ -27,7 +27,8 @@ def prepare(name, activation, systems):
     if place.exists():
         for old in set(place.iterdir()) - {folder}:
             shutil.rmtree(old)
-    exports = [row for row in EXPORTS if f"ours-{row}" in systems]
+    used = {SYSTEMS[x].options.get("export", "").partition("/")[0] for x in systems}
+    exports = [row for row in EXPORTS if row in used]
     module = "benchmarks.peers.prepare"
     run(sys.executable, "-m", module, name, activation, str(folder), *exports)
     if PEERS.exists() and not (folder / "model.onnx").exists():

@@ -14,6 +14,7 @@ def machine(isa):
     limit = f"limited to {isa}" if isa else "not limited (--isa)"
     yield f"{model.group(1) if model else platform.machine()}: {', '.join(sorted(flags))}; {limit}"
     yield f"load before the start: {os.getloadavg()[0]:.1f} of {os.cpu_count()} CPUs"
+    yield "TensorFlow uses oneDNN (TF_ENABLE_ONEDNN_OPTS=1), but in systems named no-onednn"
     if isa:
         yield "ONNX Runtime has no such limit: its float32 kernels use up to AVX-512."
 

@@ -60,7 +60,7 @@ class Worker:
         self._process = subprocess.Popen(
             command,
             cwd=ROOT,
-            env=os.environ | environment(threads, isa),
+            env=os.environ | environment(threads, isa, system.onednn),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

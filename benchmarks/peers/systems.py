@@ -34,6 +34,7 @@ class System:
         ours: whether it is an export of this project.
         fused: whether it is a fused export.
         default: whether it runs without being named.
+        onednn: whether its TensorFlow, if it has one, uses oneDNN.
     """
 
     kind: str
@@ -42,6 +43,7 @@ class System:
     ours: bool = False
     fused: bool = False
     default: bool = True
+    onednn: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,6 +85,14 @@ SYSTEMS = {
     )
     for name, export in EXPORTS.items()
 } | {
+    "portable-no-onednn": System(
+        "SavedModel",
+        "float32",
+        {"export": "portable/portable"},
+        ours=True,
+        default=False,
+        onednn=False,
+    ),
     "openvino": System("OpenVino", "float32", {"settings": _LATENCY | _F32}),
     "openvino-bf16": System("OpenVino", "bfloat16", {"settings": _LATENCY | _BF16}),
     "openvino-throughput": System(
@@ -104,6 +114,8 @@ SYSTEMS = {
     "pytorch-compile-bf16": System("PyTorch", "bfloat16", {"compile": True}, default=False),
     "keras-hub": System("KerasHub", "float32", {}, default=False),
     "keras-hub-bf16": System("KerasHub", "bfloat16", {}, default=False),
+    "keras-hub-no-onednn": System("KerasHub", "float32", {}, default=False, onednn=False),
+    "keras-hub-no-onednn-bf16": System("KerasHub", "bfloat16", {}, default=False, onednn=False),
 }
 
 
@@ -130,13 +142,13 @@ def _names_group(start, name):
     return start not in SYSTEMS and name.startswith(start)
 
 
-def environment(threads, isa=None):
+def environment(threads, isa=None, onednn=True):
     """Variables of the environment of a worker."""
     found = {
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),
         "TF_CPP_MIN_LOG_LEVEL": "3",
-        "TF_ENABLE_ONEDNN_OPTS": "1",
+        "TF_ENABLE_ONEDNN_OPTS": str(int(onednn)),
         "KERAS_BACKEND": "tensorflow",
     }
     if isa:

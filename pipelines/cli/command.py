@@ -30,6 +30,7 @@ from pipelines.errors import (
     first_line,
 )
 from pipelines.installation import tensorflow_version
+from pipelines.runs import onednn
 from pipelines.runs.log_lines import LineHandler, attached
 from pipelines.workers.group import current
 from vit_tf.files import storage
@@ -56,7 +57,7 @@ def run(
         define: optional function that adds the command's own flags to an `absl.flags.FlagValues`.
         positional: names of the positional arguments, for `--help`; None refuses them.
         check_ops: whether a wrong VIT_OPS, VIT_ISA or TensorFlow is told, and may end the command,
-            before `main`.
+            before `main`, and oneDNN is turned on (`runs.onednn`).
         shared_flags: the members of `SHARED_FLAGS` that the command takes; it refuses the others.
         fields: config paths that hints about unknown flags may suggest for `--set`; None means all.
         logs_to: "stdout" or "stderr", where log lines go; "stderr" if stdout holds a result.
@@ -90,6 +91,7 @@ def run(
         logs_to = "stderr"
     if check_ops:
         _check_tensorflow()
+        onednn.choose()
     with attached(LineHandler(getattr(sys, logs_to)), propagate=False):
         _run(main, values, arguments, check_ops)
 

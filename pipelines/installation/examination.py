@@ -296,7 +296,14 @@ def _processor():
 def _devices(report):
     import tensorflow as tf
 
-    facts = report.facts["devices"] = {}
+    from pipelines.runs import onednn
+
+    facts = report.facts["devices"] = {"oneDNN on the CPU": onednn.describe()}
+    if not onednn.is_on():
+        report.hints.append(
+            "TensorFlow computes without oneDNN, which is faster on CPUs. Unset "
+            f"{onednn.VARIABLE}: then commands turn it on."
+        )
     for kind in ("GPU", "TPU"):
         devices = tf.config.list_physical_devices(kind)
         details = [tf.config.experimental.get_device_details(device) for device in devices]

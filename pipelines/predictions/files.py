@@ -25,6 +25,7 @@ import tensorflow as tf
 
 from pipelines.errors import Interrupted, UserError
 from pipelines.predictions import formats, results
+from pipelines.runs import onednn
 from pipelines.runs.json_file import read_json, write_json
 from pipelines.runs.lock import LOCKS, only_writer
 from pipelines.runs.signals import Signals
@@ -118,6 +119,7 @@ def write(output, images, classify, labels, *, top, batch_size=results.BATCH_SIZ
         "--top": top,
         "--shards": output.shards,
         "--batch_size": batch_size,
+        onednn.VARIABLE: onednn.is_on(),
     }
     with only_writer(output.partial, "--output") as check_writer:
         output.check()
@@ -228,7 +230,9 @@ class _Parts:
             return None
         state = _read_state(output.partial)
         if state is not None:
-            differing = [x for x in request if state["request"].get(x) != request[x]]
+            # Those begun by an earlier version do not say whether oneDNN was on.
+            begun = {onednn.VARIABLE: request[onednn.VARIABLE]} | state["request"]
+            differing = [x for x in request if begun.get(x) != request[x]]
             if differing:
                 raise UserError(
                     f"{output.partial} holds the beginning of other predictions, with other "

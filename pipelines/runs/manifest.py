@@ -1,22 +1,25 @@
 """`manifest.json` of a run: everything besides `config.json` that is needed to repeat the run.
 
 It holds the seed, the manifest of the training data, and one entry for each start of the run:
-command, strategy, hosts, commit, versions, compiled ops.
+command, strategy, hosts, commit, versions, compiled ops, oneDNN.
 """
 
+import glob
 import os
 import platform
 import subprocess
 import sys
 import time
 
-import keras
-import tensorflow as tf
-
 import custom_ops
 from pipelines.errors import UserError
+from pipelines.runs import onednn
 from pipelines.runs.json_file import read_json, write_json
 from vit_tf.files import storage
+
+_NAME = "manifest.json"
+# A sweep, a suite, a demo and a study have their runs in folders of their own.
+_DEEPEST_RUN = 4
 
 
 def write_manifest(path, *, seed, data, strategy, hosts=1):
@@ -29,6 +32,10 @@ def write_manifest(path, *, seed, data, strategy, hosts=1):
         strategy: description of the strategy.
         hosts: number of processes that train.
     """
+    # Here, since `onednn_of` is called before TensorFlow is imported.
+    import keras
+    import tensorflow as tf
+
     start = {
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "command": [os.path.basename(sys.argv[0]), *sys.argv[1:]],
@@ -41,6 +48,7 @@ def write_manifest(path, *, seed, data, strategy, hosts=1):
             "keras": keras.__version__,
         },
         "ops": custom_ops.describe(),
+        "onednn": onednn.is_on(),
     }
     write_json(path, {"seed": seed, "data": data, "starts": [*_read_starts(path), start]})
 
@@ -74,6 +82,53 @@ def read_hosts(path) -> int | None:
     starts = _read_starts(path)
     hosts = starts[-1].get("hosts") if starts and isinstance(starts[-1], dict) else None
     return hosts if type(hosts) is int and hosts > 0 else None
+
+
+def onednn_of(folder) -> bool | None:
+    """Whether the runs in a folder, which may be resumed, were started with oneDNN.
+
+    It imports no TensorFlow, so it reads nothing behind a URL. `onednn_change` tells what follows.
+
+    Args:
+        folder: of a run, or of the runs of a sweep, a suite, a demo or a study.
+
+    Returns:
+        True without a run: a new one is started with it. None if the run does not say, since it was
+        begun by a version of this project that left the choice to TensorFlow.
+    """
+    if storage.is_url(folder):
+        return True
+    here = glob.escape(folder)
+    for depth in range(_DEEPEST_RUN + 1):
+        for path in sorted(glob.glob(os.path.join(here, *["*"] * depth, _NAME))):
+            return _read_onednn(path)
+    return True
+
+
+def onednn_change(path) -> str | None:
+    """A sentence if the run was started with oneDNN and goes on without it, or the reverse.
+
+    Args:
+        path: its `manifest.json`.
+    """
+    before, now = _read_onednn(path), onednn.is_on()
+    if before is None or before == now:
+        return None
+    with_before, with_now = ("with" if on else "without" for on in (before, now))
+    return (
+        f"this run was started {with_before} oneDNN and goes on {with_now} it: its steps differ in "
+        "their last bits from those of a run without interruption. To go on as before, stop it and "
+        f"start it with {onednn.VARIABLE}={int(before)}"
+    )
+
+
+def _read_onednn(path):
+    try:
+        starts = _read_starts(path)
+    except UserError:  # Who reads the run says that the file is damaged.
+        return None
+    on = starts[-1].get("onednn") if starts and isinstance(starts[-1], dict) else None
+    return on if isinstance(on, bool) else None
 
 
 def _read_starts(path):

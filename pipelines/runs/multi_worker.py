@@ -14,6 +14,7 @@ from tensorflow.python.distribute import (  # noqa: TID251
 from tensorflow.python.eager import context  # noqa: TID251
 
 from pipelines.errors import counted
+from pipelines.runs import onednn
 from pipelines.runs.log_lines import name_process
 from pipelines.workers.group import set_current
 from pipelines.workers.joining import join
@@ -45,7 +46,7 @@ def connect(place, logical_cpus, wait):
     devices = f"{gpus} GPU" if gpus else f"{logical_cpus} CPU"
     name_process(f"worker {place.index}: ")
     _log.info(f"waiting for {counted(place.count, 'worker')}: {', '.join(place.addresses)}")
-    group = join(place, program(devices), wait)
+    group = join(place, program(devices) | {"oneDNN": onednn.is_on()}, wait)
     set_current(group)
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec({"worker": list(place.addresses)}),

@@ -20,7 +20,7 @@ from pipelines.optimization.loss_scale import LossScale
 from pipelines.optimization.optimizers import optimizer_of
 from pipelines.optimization.schedules import LINEAR_END, make_schedule
 from pipelines.reports.reconstructions import Reconstructions
-from pipelines.runs import checkpoints, manifest
+from pipelines.runs import checkpoints, manifest, onednn
 from pipelines.runs.checkpoints import CheckpointStore
 from pipelines.runs.host_reading import check_hosts
 from pipelines.runs.lock import written_by_chief
@@ -87,6 +87,7 @@ def train(experiment, workdir, strategy, request=Request(), on_metrics=None) -> 
                 return group.from_chief(lambda: run.read_metrics()[-1])
             for line in (*prepared.notes, *summary(prepared.experiment, prepared.images)):
                 _log.info(line)
+            _log.info(f"oneDNN, for TensorFlow's ops on CPUs, is {onednn.describe()}")
             return _train(prepared, run, strategy, log_file, on_metrics)
 
 
@@ -257,6 +258,8 @@ def _restore(trainer, store, run, load):
     if step is not None:
         run.drop_metrics_after(step)
         _log.info(f"resuming from step {step}")
+        if change := manifest.onednn_change(run.manifest):
+            _log.info(change)
         return step
     run.drop_metrics_after(0)
     if load:

@@ -64,6 +64,12 @@ def test_a_limit_holds_for_both_sides():
     assert "VIT_ISA" not in environment(2)
 
 
+def test_keras_hub_runs_with_and_without_onednn_so_that_its_better_setting_counts():
+    for name, variable in (("keras-hub", "1"), ("keras-hub-no-onednn", "0")):
+        found = environment(2, onednn=SYSTEMS[name].onednn)
+        assert found["TF_ENABLE_ONEDNN_OPTS"] == variable
+
+
 def test_threads_get_cores_of_their_own_while_there_are_cores():
     siblings = {0: "0,1", 1: "0,1", 4: "4-5", 5: "4-5"}
     assert one_cpu_per_core({k: [v] for k, v in siblings.items()}, 2) == [0, 4]

@@ -240,8 +240,13 @@ def test_products_beyond_float16_are_scaled_before_they_overflow(implementation)
     qkv = tf.constant(np.concatenate([queries, keys, values], axis=-1), "float16")
     out, d_qkv = attend(implementation, qkv, 1, tf.constant(values, "float16"))
     np.testing.assert_array_equal(exact(out), np.roll(values, -1, axis=1))
-    np.testing.assert_array_equal(exact(d_qkv)[:, :, :128], 0)
     np.testing.assert_array_equal(exact(d_qkv)[:, :, 128:], np.roll(values, 1, axis=1))
+    # A weight of 1 gives the logits no gradient. Some softmaxes of TensorFlow end a rounding of
+    # float32 below 1, which leaves that part of the largest product of cotangent and value. Here
+    # keys and queries of 48 times the scale of 1/8 follow.
+    largest = np.abs(values[0] @ values[0].T).max()
+    weight_error = EPSILON["float32"] if implementation == "reference" else 0
+    assert np.abs(exact(d_qkv)[:, :, :128]).max() <= weight_error * largest * 48 / 8
 
 
 @pytest.mark.parametrize(("scale", "dtype"), with_dtypes([1.0, 3.0, 100.0, 100.0]))
