@@ -1,7 +1,7 @@
 """Benchmarks: `python -m benchmarks.bench_<name>`.
 
 TensorFlow's start-up messages are off, and it uses oneDNN on every processor, as in commands
-(`pipelines/runs/onednn.py`), unless the environment says otherwise.
+(`pipelines/distribution/onednn.py`), unless the environment says otherwise.
 """
 
 import os

@@ -17,8 +17,8 @@ import numpy as np
 import tensorflow as tf
 
 from pipelines.config import override, recipes
+from pipelines.distribution.signals import Signals
 from pipelines.runs.progress import Progress
-from pipelines.runs.signals import Signals
 from pipelines.runs.workdir import Workdir
 from pipelines.tasks.task import task_of
 from pipelines.training.actions import log_action

@@ -41,7 +41,7 @@ def define(values):
 
 def main(values, arguments):
     from pipelines.errors import RunError, UserError
-    from pipelines.serving import conversion
+    from pipelines.stored_models import conversion
 
     if len(arguments) != 2:
         raise UserError(f"Expected SRC and DST. Received: {' '.join(arguments) or 'nothing'}.")

@@ -70,9 +70,9 @@ def define(values):
 
 def main(values, arguments):
     del arguments
+    from pipelines.deduplication import near_duplicates
+    from pipelines.distribution.signals import Signals
     from pipelines.errors import UserError
-    from pipelines.runs.signals import Signals
-    from pipelines.studies import near_duplicates
 
     for name in ("reference", "query"):
         if not values[name].value:

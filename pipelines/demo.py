@@ -3,8 +3,9 @@
 import os
 
 from pipelines.cli import command, request, shared_flags
+from pipelines.distribution import onednn
 from pipelines.errors import UserError
-from pipelines.runs import manifest, onednn
+from pipelines.runs import manifest
 
 DESCRIPTION = """Demonstrates everything on real handwritten digits: pre-trains a small ViT on the
 digits 0 to 4, fine-tunes it on all ten at a higher resolution, evaluates it on held-out images,
@@ -26,9 +27,9 @@ def main(values, arguments):
     workdir = values.workdir or os.path.join("runs", "demo")
     onednn.choose(manifest.onednn_of(workdir))
     strategy = request.strategy(values)
-    from pipelines.studies import demo_stages
+    from pipelines.research.demo import stages
 
-    demo_stages.run(workdir, strategy, values.set)
+    stages.run(workdir, strategy, values.set)
 
 
 if __name__ == "__main__":

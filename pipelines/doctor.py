@@ -2,7 +2,7 @@
 
 from pipelines.cli import command, shared_flags
 from pipelines.cli.output import print_json
-from pipelines.runs import onednn
+from pipelines.distribution import onednn
 
 DESCRIPTION = """Examines this installation: versions, processor, devices, compiler, compiled ops.
 
@@ -25,8 +25,8 @@ def define(values):
 
 def main(values, arguments):
     del arguments
+    from pipelines.cli.doctor import examination
     from pipelines.errors import RunError
-    from pipelines.installation import examination
 
     onednn.choose()
     report = examination.examine(values.workdir or "runs")

@@ -9,8 +9,8 @@ from pipelines.cli import command, request, shared_flags
 from pipelines.cli.output import print_json
 from pipelines.config.data import Data
 from pipelines.config.names import Benchmark
+from pipelines.distribution.group import current
 from pipelines.errors import UserError
-from pipelines.workers.group import current
 
 DESCRIPTION = """Evaluates a model on data.eval_split; every example counts once.
 
@@ -79,8 +79,8 @@ def define(values):
 
 def main(values, arguments):
     del arguments
+    from pipelines.evaluation.benchmarks import run as benchmarks
     from pipelines.stored_models import model_source
-    from pipelines.studies import benchmarks
 
     for name in ("report", "label_map"):
         if values.benchmark and getattr(values, name) is not None:

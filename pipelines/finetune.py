@@ -3,7 +3,8 @@
 from absl import flags
 
 from pipelines.cli import command, request, shared_flags
-from pipelines.runs import manifest, onednn
+from pipelines.distribution import onednn
+from pipelines.runs import manifest
 
 DESCRIPTION = """Fine-tunes: the whole head is replaced by zeros, positions are resized to the new
 image size (paper, section 3.2). The architecture is that of --init_from. For photos, the optimizer

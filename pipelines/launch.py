@@ -60,7 +60,7 @@ def define(values):
 
 
 def main(values, arguments):
-    from pipelines.cluster.launcher import launch
+    from pipelines.distribution.launcher import launch
 
     launch(
         _worker_command(arguments),

@@ -6,8 +6,9 @@ from absl import flags
 
 from pipelines.cli import command, request, shared_flags
 from pipelines.cli.output import print_json
+from pipelines.distribution import onednn
 from pipelines.errors import UserError
-from pipelines.runs import manifest, onednn
+from pipelines.runs import manifest
 
 DESCRIPTION = """Asks the questions of the paper's tables and figures with small models on the data
 sets of the package, in minutes: is a ViT without positions worse, does pre-training help where
@@ -53,7 +54,7 @@ def main(values, arguments):
     del arguments
     workdir = values.workdir or os.path.join("runs", "paper")
     onednn.choose(manifest.onednn_of(workdir))
-    from pipelines.replication import catalog
+    from pipelines.research.paper import catalog
 
     if values.list:
         print("\n".join(catalog.describe()))
@@ -64,8 +65,8 @@ def main(values, arguments):
             "--strategy=multi_worker; start the lines of --scale=full --dry_run on each machine."
         )
     studies = catalog.choose(values.run, values.scale)
-    from pipelines.replication import session
-    from pipelines.replication.full import plans
+    from pipelines.research.paper import session
+    from pipelines.research.paper.full import plans
 
     if values.dry_run:
         if values.scale == "full":
@@ -89,7 +90,7 @@ def _devices(values):
 
 
 def _target(values):
-    from pipelines.replication.full.plans import Target
+    from pipelines.research.paper.full.plans import Target
 
     given = [name for name in shared_flags.DEVICE_FLAGS if values[name].present]
     devices = tuple(f"--{name}={values[name].value}" for name in given)

@@ -7,9 +7,9 @@ from absl import flags
 
 from pipelines.cli import command, request, shared_flags
 from pipelines.cli.output import print_json
-from pipelines.cluster.assumptions import Assumptions
 from pipelines.config.names import Passes
 from pipelines.errors import Interrupted, UserError, counted
+from pipelines.research.planning.assumptions import Assumptions
 
 DESCRIPTION = """Computes the memory, the largest batch, the communication, the time and the cost of
 a run on a number of chips; nothing runs on them, and the data need not be on this machine.
@@ -122,8 +122,8 @@ def main(values, arguments):
         result, text = _measure(values)
     elif values.paper:
         _refuse(values, "paper", (*_RUN_FLAGS, *_MEASURE_FLAGS))
-        from pipelines.cluster.paper_costs import paper_costs
-        from pipelines.cluster.plan_report import paper_text
+        from pipelines.research.planning.paper_costs import paper_costs
+        from pipelines.research.planning.plan_report import paper_text
 
         result, text = paper_costs(), paper_text
     else:
@@ -150,8 +150,8 @@ def _measure(values):
     sizes = values.sizes and _numbers("sizes", values.sizes, "64,128")
     reason = "--measure times one batch of each model"
     experiment = request.experiment(values, effective=_MEASURED_FIELDS, reason=reason)
-    from pipelines.cluster import measured_report, measuring
     from pipelines.reports.charts import MOST_LINES
+    from pipelines.research.planning import measured_report, measuring
 
     models, output = values.models or measuring.MODELS, values.output or "runs/plan-measure"
     if len(models) > MOST_LINES:
@@ -186,9 +186,9 @@ def _measure(values):
 
 def _plan(values):
     """The record of a plan, or those of several, and the function that formats them."""
-    from pipelines.cluster import plan_report
-    from pipelines.cluster.chips import chip_table, find_chip
-    from pipelines.cluster.planning import plan
+    from pipelines.research.planning import plan_report
+    from pipelines.research.planning.chips import chip_table, find_chip
+    from pipelines.research.planning.planning import plan
 
     chips, chip = _numbers("chips", values.chips, "8,64"), find_chip(values.chip)
     if values.price is not None and not 0 <= values.price < float("inf"):

@@ -1,7 +1,8 @@
 """Trains a model from scratch."""
 
 from pipelines.cli import command, request, shared_flags
-from pipelines.runs import manifest, onednn
+from pipelines.distribution import onednn
+from pipelines.runs import manifest
 
 DESCRIPTION = """Trains a model from scratch. Start the same command again to resume.
 

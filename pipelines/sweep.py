@@ -9,9 +9,10 @@ from pipelines.cli import command, request, shared_flags
 from pipelines.cli.output import print_json
 from pipelines.config.names import SuiteName
 from pipelines.config.summary import summary
+from pipelines.distribution import onednn
+from pipelines.distribution.group import current
 from pipelines.errors import UserError
-from pipelines.runs import manifest, onednn
-from pipelines.workers.group import current
+from pipelines.runs import manifest
 
 DESCRIPTION = """Trains one model for each combination of the values of --grid, on the training
 split without a held-out part; picks the one with the highest accuracy on that part; trains it again
@@ -81,8 +82,8 @@ def main(values, arguments):
     onednn.choose(manifest.onednn_of(workdir))
     strategy = request.strategy(values)
     replicas = strategy.num_replicas_in_sync
-    from pipelines.studies import sweep
-    from pipelines.studies.sweep_plan import make_plan
+    from pipelines.research.sweeps import sweep
+    from pipelines.research.sweeps.sweep_plan import make_plan
     from pipelines.training import fine_tuning
 
     # The weights of a recipe are in its experiment.
@@ -122,8 +123,8 @@ def _run_suite(values):
     workdir = request.workdir(values, "sweep", begin, asked, values.suite)
     onednn.choose(manifest.onednn_of(workdir))
     strategy = request.strategy(values)
-    from pipelines.studies import suite
-    from pipelines.studies.suite_plan import make_suite_plan
+    from pipelines.research.sweeps import suite
+    from pipelines.research.sweeps.suite_plan import make_suite_plan
 
     plan = make_suite_plan(
         values.suite,

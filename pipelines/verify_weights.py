@@ -38,7 +38,7 @@ def define(values):
 
 
 def main(values, arguments):
-    from pipelines.verification.run import run
+    from pipelines.research.verification.run import run
 
     run(arguments, values.output, values.python or sys.executable)
 

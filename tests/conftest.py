@@ -19,7 +19,7 @@ from tests.custom_ops import instruction_sets
 
 # Hides TensorFlow's log lines, one of which is an error if there is no GPU. Exceptions are enough.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-# As in commands, see pipelines/runs/onednn.py. TF_ENABLE_ONEDNN_OPTS=0 tests the other products.
+# As in commands (pipelines/distribution/onednn.py). 0 tests the products of TensorFlow itself.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 # Several test processes share the machine, and results must not depend on its number of cores.
 os.environ["TF_NUM_INTRAOP_THREADS"] = "1"

@@ -17,8 +17,8 @@ GROUPS = {
     "builds": (
         *("custom_ops/", "third_party/", ".ci/", "setup.py", "pyproject.toml", "requirements"),
         *("BUILD", "WORKSPACE", "MODULE.bazel", ".bazelrc"),
-        *("pipelines/doctor.py", "pipelines/installation/examination", "tests/checkout.py"),
-        *("tests/custom_ops/test_ops_bazel", "tests/pipelines/installation/test_examination"),
+        *("pipelines/doctor.py", "pipelines/cli/doctor/examination", "tests/checkout.py"),
+        *("tests/custom_ops/test_ops_bazel", "tests/pipelines/cli/doctor/test_examination"),
     ),
     # The blocks of the documentation.
     "docs": (
@@ -27,23 +27,20 @@ GROUPS = {
     ),
     # The demo and its report.
     "demo": (
-        *("pipelines/demo.py", "pipelines/studies/", "pipelines/reports/"),
-        "tests/pipelines/studies/",
+        *("pipelines/demo.py", "pipelines/research/demo/", "pipelines/reports/"),
+        "tests/pipelines/research/demo/",
     ),
     # Trainings beyond one of each kind: more kills, families, recipes and replicas.
     "training": (
         *(
             "pipelines/training/",
-            "pipelines/optimization/",
             "pipelines/runs/",
             "pipelines/tasks/",
-            "pipelines/cluster/",
+            "pipelines/distribution/",
             "pipelines/launch.py",
-            "pipelines/workers/",
             "vit_tf/models/",
         ),
-        *("tests/pipelines/training/", "tests/pipelines/optimization/", "tests/pipelines/cluster/"),
-        "tests/pipelines/workers/",
+        *("tests/pipelines/training/", "tests/pipelines/distribution/"),
         *("tests/pipelines/test_families.py", "tests/pipelines/test_switches.py"),
         # Trainings of the comparison with a GPU.
         *("benchmarks/gpu/smoke", "tests/benchmarks/test_gpu_smoke"),

@@ -14,7 +14,7 @@ from tests import heavy
         ("tests/cc/simd_test.cc", ["native"]),
         ("requirements.lock", ["builds"]),
         ("docs/data.md", ["docs"]),
-        ("pipelines/studies/demo_stages.py", ["demo"]),
+        ("pipelines/research/demo/stages.py", ["demo"]),
         ("pipelines/training/train.py", ["training"]),
         ("pipelines/serving/saved_model.py", ["serving"]),
         ("tests/test_docs.py", ["docs"]),

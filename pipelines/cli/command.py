@@ -15,10 +15,14 @@ import traceback
 from absl import flags
 
 from custom_ops import dispatch
+from pipelines.cli.doctor import tensorflow_version
 from pipelines.cli.help_text import help_text, recipe_list
 from pipelines.cli.shared_flags import SHARED_FLAGS, WHY_NOT_TAKEN, define_config, define_shared
 from pipelines.config.experiment import config_paths
 from pipelines.config.near_paths import flag_hint
+from pipelines.distribution import onednn
+from pipelines.distribution.group import current
+from pipelines.distribution.log_lines import LineHandler, attached
 from pipelines.errors import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
@@ -29,10 +33,6 @@ from pipelines.errors import (
     WorkerError,
     first_line,
 )
-from pipelines.installation import tensorflow_version
-from pipelines.runs import onednn
-from pipelines.runs.log_lines import LineHandler, attached
-from pipelines.workers.group import current
 from vit_tf.files import storage
 
 EXIT_SIGINT = 130

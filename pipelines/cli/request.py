@@ -8,8 +8,8 @@ from pipelines.cli.shared_flags import WORKER_FLAGS
 from pipelines.config import Assignments, Experiment, Request
 from pipelines.config.names import PRECISIONS
 from pipelines.config.recipes import get_recipe, summary
+from pipelines.distribution.group import current
 from pipelines.errors import UserError
-from pipelines.workers.group import current
 from vit_tf.files import storage
 
 _log = logging.getLogger(__name__)
@@ -134,7 +134,7 @@ def strategy(values):
     Raises:
         UserError, WorkerError: as `make_strategy`, and if workers have different flags.
     """
-    from pipelines.runs.strategies import Workers, make_strategy
+    from pipelines.distribution.strategies import Workers, make_strategy
 
     workers = Workers(values.workers, values.worker_index, values.worker_wait)
     made = make_strategy(

@@ -11,7 +11,14 @@ from typing import Any, Literal
 from pipelines.config.data import Data, Sampling
 from pipelines.config.epochs import check_warmup, fit_warmup, one_unit
 from pipelines.config.few_shot import FewShot
-from pipelines.config.fields import check, check_choices, field_types, fields_from_json, parse
+from pipelines.config.fields import (
+    check,
+    check_choices,
+    differences,
+    field_types,
+    fields_from_json,
+    parse,
+)
 from pipelines.config.masking import Masking, check_masking
 from pipelines.config.model import Model, model_field_types, unknown_field
 from pipelines.config.names import AUTO_SPLIT, Weights
@@ -27,6 +34,30 @@ from vit_tf.preprocessing import MAX_SIDE, Classes, Preprocessing
 _SPLITS = ("train_split", "eval_split")
 # A user who sets one of these has chosen the grid of patches.
 _GRID_PATHS = ("model.image_size", "model.patch_size")
+# These settings may change between two starts of a run: they do not change what a step computes.
+_MAY_CHANGE = (
+    # Micro-batches equal the whole batch, so that a run may go on where memory is smaller.
+    "train.accumulate_steps",
+    # The gradients are the same, up to rounding in large models.
+    "model.recompute",
+    "train.log_every",
+    "train.eval_every",
+    "train.eval_batches",
+    "train.checkpoint_every",
+    "train.keep_last",
+    "train.keep_every",
+    "train.keep_best",
+    "train.early_stop_after",
+    "train.few_shot_every",
+    # A run that stops at bad images has not trained on any so far.
+    "data.bad_images",
+    "data.scan",
+    "train.non_finite",
+    "train.profile",
+    "train.histograms_every",
+    "train.inspect_every",
+    "train.worker_timeout",
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -290,3 +321,20 @@ def config_paths(model: str | None = Model.name) -> dict[str, Any]:
     """
     own = {path: kind for path, kind in field_types(Experiment).items() if path != "model.fields"}
     return own | {f"model.{path}": kind for path, kind in model_field_types(model).items()}
+
+
+def lasting_differences(before: Experiment, now: Experiment, also=()) -> list[str]:
+    """A line `path: old -> new` for each changed setting that must stay from start to start.
+
+    Args:
+        before, now: the experiments.
+        also: paths of further settings that may change.
+    """
+    changed = differences(before.to_dict(), now.to_dict())
+    # Few-shot evaluations only report, unless they choose the best checkpoint.
+    reported = () if now.train.best_metric == "few_shot" else ("few_shot.",)
+    return [
+        line
+        for line in changed
+        if line.split(":")[0] not in (*_MAY_CHANGE, *also) and not line.startswith(reported)
+    ]

@@ -24,8 +24,8 @@ import tensorflow as tf
 
 from pipelines.data.decoding import decode_error
 from pipelines.data.sources.source import ROWS_PER_READ
+from pipelines.distribution.group import current
 from pipelines.errors import DataError, RunError
-from pipelines.workers.group import current
 
 _log = logging.getLogger(__name__)
 

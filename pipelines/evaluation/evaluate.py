@@ -4,6 +4,8 @@ import logging
 import time
 
 from pipelines.data.bad_images import BadImages, summary_at_end
+from pipelines.distribution.group import current
+from pipelines.distribution.sameness import check_same_data, check_same_weights
 from pipelines.errors import UserError
 from pipelines.evaluation.evaluation_step import EvaluationData, Evaluator
 from pipelines.evaluation.label_map import read_label_map
@@ -12,8 +14,6 @@ from pipelines.evaluation.report_files import check_folder, write_report
 from pipelines.stored_models.stored_model import AS_TRAINED
 from pipelines.tasks import losses
 from pipelines.tasks.classification import NO_CLASS, Classification
-from pipelines.workers.group import current
-from pipelines.workers.sameness import check_same_data, check_same_weights
 from vit_tf.preprocessing import Classes
 from vit_tf.pretrained.class_names import words_of
 

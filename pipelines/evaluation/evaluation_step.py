@@ -11,14 +11,14 @@ import tensorflow as tf
 
 from pipelines.data import pipeline
 from pipelines.data.bad_images import INPUT_ERRORS, BadImages, explain_input_error
+from pipelines.data.host_reading import check_hosts
 from pipelines.data.order import EvalBatches
 from pipelines.data.sources.source import DataSource
+from pipelines.distribution.group import current
 from pipelines.errors import DataError, UserError
-from pipelines.runs.host_reading import check_hosts
 from pipelines.runs.progress import compiling
 from pipelines.tasks import metrics
 from pipelines.tasks.average_precision import AveragePrecision, score_bytes
-from pipelines.workers.group import current
 from vit_tf import Preprocessing
 
 # Largest size of all scores of a multi-label data set, which an evaluation holds in memory.

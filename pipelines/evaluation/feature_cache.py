@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from pipelines.distribution.group import current
 from pipelines.evaluation.features import Features
-from pipelines.workers.group import current
 from vit_tf.checkpoints.published.npz_archive import NpzArchive
 from vit_tf.files import storage
 from vit_tf.files.atomic_file import write_atomically

@@ -9,9 +9,9 @@ import tensorflow as tf
 
 from pipelines.data.bad_images import INPUT_ERRORS, explain_input_error
 from pipelines.data.progress_lines import ProgressLines
+from pipelines.distribution.group import current
 from pipelines.errors import UserError
 from pipelines.runs.progress import compiling
-from pipelines.workers.group import current
 
 
 @dataclasses.dataclass(frozen=True)

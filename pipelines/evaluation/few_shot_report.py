@@ -7,6 +7,8 @@ import statistics
 import time
 
 from pipelines.data.bad_images import BadImages, summary_at_end
+from pipelines.distribution.group import current
+from pipelines.distribution.sameness import check_same_data, check_same_weights
 from pipelines.errors import UserError
 from pipelines.evaluation import feature_cache
 from pipelines.evaluation.evaluation_step import EvaluationData
@@ -23,8 +25,6 @@ from pipelines.reports import charts, html_page
 from pipelines.reports.text_table import aligned
 from pipelines.runs.json_file import write_json
 from pipelines.stored_models.stored_model import AS_TRAINED
-from pipelines.workers.group import current
-from pipelines.workers.sameness import check_same_data, check_same_weights
 from vit_tf.files import storage
 
 _log = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from pipelines.studies.demo_checks import Check
+from pipelines.reports.check import Check
 from vit_tf.analysis import inspection
 
 # From this multiple of the number of random weights on, a number is not that of random weights.

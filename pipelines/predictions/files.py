@@ -23,12 +23,12 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from pipelines.distribution import onednn
+from pipelines.distribution.signals import Signals
 from pipelines.errors import Interrupted, UserError
 from pipelines.predictions import formats, results
-from pipelines.runs import onednn
 from pipelines.runs.json_file import read_json, write_json
 from pipelines.runs.lock import LOCKS, only_writer
-from pipelines.runs.signals import Signals
 from vit_tf.files import storage
 from vit_tf.files.atomic_file import write_atomically
 

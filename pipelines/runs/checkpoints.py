@@ -19,10 +19,10 @@ import tempfile
 
 import tensorflow as tf
 
+from pipelines.distribution.group import current
+from pipelines.distribution.shared_folder import is_seen
 from pipelines.errors import RunError, UserError
 from pipelines.runs.json_file import read_json, write_json
-from pipelines.runs.shared_folder import is_seen
-from pipelines.workers.group import current
 from vit_tf.files import storage
 
 _log = logging.getLogger(__name__)

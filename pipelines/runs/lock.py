@@ -12,11 +12,11 @@ import logging
 import os
 from pathlib import Path
 
+from pipelines.distribution.group import current
+from pipelines.distribution.shared_folder import is_seen
 from pipelines.errors import InUseError, RunError, UserError
 from pipelines.runs import lease
 from pipelines.runs.json_file import read_json
-from pipelines.runs.shared_folder import is_seen
-from pipelines.workers.group import current
 from vit_tf.files import storage
 
 _log = logging.getLogger(__name__)

@@ -12,8 +12,8 @@ import sys
 import time
 
 import custom_ops
+from pipelines.distribution import onednn
 from pipelines.errors import UserError
-from pipelines.runs import onednn
 from pipelines.runs.json_file import read_json, write_json
 from vit_tf.files import storage
 

@@ -9,9 +9,9 @@ import time
 
 import tensorflow as tf
 
+from pipelines.distribution.group import current
 from pipelines.errors import counted
 from pipelines.reports import tensorboard
-from pipelines.workers.group import current
 
 # Fraction of the time spent waiting for data from which a log line shows it, and from which a hint
 # is logged.

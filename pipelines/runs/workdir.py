@@ -6,63 +6,23 @@ import json
 import os
 
 from pipelines.config import Assignments, Experiment
+from pipelines.config.experiment import lasting_differences
 from pipelines.config.fields import differences
+from pipelines.distribution.group import current
 from pipelines.errors import RunError, UserError
 from pipelines.runs import checkpoints, manifest
 from pipelines.runs.growing_files import GrowingFiles
 from pipelines.runs.json_file import read_json, write_json
 from pipelines.runs.lock import cannot_write
-from pipelines.workers.group import current
 from vit_tf.files import storage
 from vit_tf.files.atomic_file import write_atomically
 
-# These settings may change between two starts of a run: they do not change what a step computes.
-_MAY_CHANGE = (
-    # Micro-batches equal the whole batch, so that a run may go on where memory is smaller.
-    "train.accumulate_steps",
-    # The gradients are the same, up to rounding in large models.
-    "model.recompute",
-    "train.log_every",
-    "train.eval_every",
-    "train.eval_batches",
-    "train.checkpoint_every",
-    "train.keep_last",
-    "train.keep_every",
-    "train.keep_best",
-    "train.early_stop_after",
-    "train.few_shot_every",
-    # A run that stops at bad images has not trained on any so far.
-    "data.bad_images",
-    "data.scan",
-    "train.non_finite",
-    "train.profile",
-    "train.histograms_every",
-    "train.inspect_every",
-    "train.worker_timeout",
-)
 # Seconds between two uploads of the metrics, which stores limit and which write the whole file.
 _UPLOAD_EVERY = 30.0
 _WARMUP = ("schedule.warmup_steps", "schedule.warmup_epochs")
 # Fields that a run may be older than: then it goes on with what was done before them.
 _LATER_FIELDS = ("train.ema_warmup", "data.exif")
 _OTHER_WORKDIR = "Choose another --workdir, or delete this one."
-
-
-def lasting_differences(before: Experiment, now: Experiment, also=()) -> list[str]:
-    """A line `path: old -> new` for each changed setting that must stay from start to start.
-
-    Args:
-        before, now: the experiments.
-        also: paths of further settings that may change.
-    """
-    changed = differences(before.to_dict(), now.to_dict())
-    # Few-shot evaluations only report, unless they choose the best checkpoint.
-    reported = () if now.train.best_metric == "few_shot" else ("few_shot.",)
-    return [
-        line
-        for line in changed
-        if line.split(":")[0] not in (*_MAY_CHANGE, *also) and not line.startswith(reported)
-    ]
 
 
 class Workdir:

@@ -5,13 +5,13 @@ import math
 import time
 from collections.abc import Callable
 
+from pipelines.distribution.group import current
+from pipelines.distribution.strategies import is_tpu
 from pipelines.errors import NonFiniteError
 from pipelines.evaluation.evaluation_step import Evaluator
 from pipelines.reports.model_pictures import ModelPictures
-from pipelines.runs.strategies import is_tpu
 from pipelines.tasks.metrics import as_text, main_metric
 from pipelines.training.few_shot_monitor import FewShotMonitor
-from pipelines.workers.group import current
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -10,9 +10,9 @@ from pipelines.config import Request
 from pipelines.config.model import model_field_types
 from pipelines.config.summary import summary
 from pipelines.data.bad_images import INPUT_ERRORS, BadImages
+from pipelines.distribution.strategies import describe
 from pipelines.errors import MissingDataError, counted
 from pipelines.runs import checkpoints
-from pipelines.runs.strategies import describe
 from pipelines.runs.workdir import Workdir
 from pipelines.stored_models import model_source
 from pipelines.training.prepare import prepare

@@ -13,18 +13,18 @@ import tensorflow as tf
 
 from pipelines import config
 from pipelines.data.bad_images import INPUT_ERRORS
+from pipelines.distribution.group import current
+from pipelines.distribution.signals import Signals
+from pipelines.distribution.strategies import num_hosts
 from pipelines.errors import Interrupted
 from pipelines.runs.checkpoints import CheckpointStore
 from pipelines.runs.progress import Progress
-from pipelines.runs.signals import Signals
-from pipelines.runs.strategies import num_hosts
 from pipelines.training.actions import Action, check_finite
 from pipelines.training.early_stop import stop_reason
 from pipelines.training.non_finite import NonFinitePolicy
 from pipelines.training.profiler import Profiler
 from pipelines.training.train_data import TrainData
 from pipelines.training.train_step import Trainer
-from pipelines.workers.group import current
 
 _log = logging.getLogger(__name__)
 

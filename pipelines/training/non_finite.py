@@ -11,12 +11,12 @@ import time
 
 import tensorflow as tf
 
+from pipelines.distribution.group import current
+from pipelines.distribution.strategies import num_hosts
 from pipelines.errors import NonFiniteError, RunError
-from pipelines.optimization.loss_scale import unscaled
 from pipelines.runs import checkpoints
-from pipelines.runs.strategies import num_hosts
 from pipelines.training.find_non_finite import Finding, find_non_finite, find_non_finite_weight
-from pipelines.workers.group import current
+from pipelines.training.optimization.loss_scale import unscaled
 
 _log = logging.getLogger(__name__)
 

@@ -14,9 +14,9 @@ from pipelines.config.fields import differences
 from pipelines.data.file_scan import scan
 from pipelines.data.sources.splits import with_splits
 from pipelines.data.sources.subset import balanced_loss
+from pipelines.distribution.strategies import is_tpu
 from pipelines.errors import DataError, MissingDataError, UserError, counted
 from pipelines.runs import checkpoints
-from pipelines.runs.strategies import is_tpu
 from pipelines.tasks.losses import check_loss
 from pipelines.tasks.task import Task, task_of
 from pipelines.training.train_data import RunData, open_data, open_few_shot_data

@@ -6,7 +6,10 @@ Create its parts inside `strategy.scope()`.
 import numpy as np
 import tensorflow as tf
 
-from pipelines.optimization.replica_update import assign_on_all_replicas, replicated_variable
+from pipelines.training.optimization.replica_update import (
+    assign_on_all_replicas,
+    replicated_variable,
+)
 
 
 class LogState:

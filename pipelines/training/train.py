@@ -14,31 +14,32 @@ import vit_tf
 from pipelines.config import Request
 from pipelines.config.summary import summary
 from pipelines.data.bad_images import summary_at_end
+from pipelines.data.host_reading import check_hosts
+from pipelines.distribution import onednn
+from pipelines.distribution.group import current
+from pipelines.distribution.log_lines import LogFile, attached
+from pipelines.distribution.sameness import check_same_data, check_same_weights
+from pipelines.distribution.signals import Signals
+from pipelines.distribution.strategies import describe, file_device, is_tpu, num_hosts
 from pipelines.errors import counted
-from pipelines.optimization.ema import ExponentialMovingAverage, initial_share
-from pipelines.optimization.loss_scale import LossScale
-from pipelines.optimization.optimizers import optimizer_of
-from pipelines.optimization.schedules import LINEAR_END, make_schedule
 from pipelines.reports.reconstructions import Reconstructions
-from pipelines.runs import checkpoints, manifest, onednn
+from pipelines.runs import checkpoints, manifest
 from pipelines.runs.checkpoints import CheckpointStore
-from pipelines.runs.host_reading import check_hosts
 from pipelines.runs.lock import written_by_chief
-from pipelines.runs.log_lines import LogFile, attached
 from pipelines.runs.progress import Progress
-from pipelines.runs.signals import Signals
-from pipelines.runs.strategies import describe, file_device, is_tpu, num_hosts
 from pipelines.runs.workdir import Workdir
 from pipelines.stored_models import model_source
 from pipelines.training.actions import run_actions
 from pipelines.training.early_stop import stop_reason
 from pipelines.training.loop import TrainingLoop
 from pipelines.training.non_finite import NonFinitePolicy
+from pipelines.training.optimization.ema import ExponentialMovingAverage, initial_share
+from pipelines.training.optimization.loss_scale import LossScale
+from pipelines.training.optimization.optimizers import optimizer_of
+from pipelines.training.optimization.schedules import LINEAR_END, make_schedule
 from pipelines.training.prepare import prepare
 from pipelines.training.profiler import Profiler
 from pipelines.training.train_step import StepSettings, Trainer
-from pipelines.workers.group import current
-from pipelines.workers.sameness import check_same_data, check_same_weights
 from vit_tf.config.size_notes import size_notes
 from vit_tf.files import storage
 

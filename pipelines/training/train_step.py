@@ -8,10 +8,13 @@ from collections.abc import Callable
 import orbit
 import tensorflow as tf
 
-from pipelines.optimization.optimizers import clip_by_global_norm
-from pipelines.optimization.replica_update import assign_on_all_replicas, replicated_variable
+from pipelines.distribution.strategies import is_tpu
 from pipelines.runs import checkpoints
-from pipelines.runs.strategies import is_tpu
+from pipelines.training.optimization.optimizers import clip_by_global_norm
+from pipelines.training.optimization.replica_update import (
+    assign_on_all_replicas,
+    replicated_variable,
+)
 from pipelines.training.step_state import BadRows, HaltState, LogState
 from vit_tf.layers import BatchStatistics, RandomContext, StandardizedKernels
 

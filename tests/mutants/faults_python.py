@@ -118,25 +118,25 @@ PYTHON = (
         'if rule == "squash":',
     ),
     Fault(
-        "pipelines/optimization/optimizers.py",
+        "pipelines/training/optimization/optimizers.py",
         "wrong epsilon",
         "(tf.sqrt(second / correction_2) + self.epsilon)",
         "tf.sqrt(second / correction_2 + self.epsilon)",
     ),
     Fault(
-        "pipelines/optimization/schedules.py",
+        "pipelines/training/optimization/schedules.py",
         "wrong comparison",
         "step > boundary",
         "step >= boundary",
     ),
     Fault(
-        "pipelines/optimization/ema.py",
+        "pipelines/training/optimization/ema.py",
         "removed check",
         "update_on_all_replicas(self._update_all, condition, share)",
         "update_on_all_replicas(self._update_all, True, share)",
     ),
     Fault(
-        "pipelines/optimization/loss_scale.py",
+        "pipelines/training/optimization/loss_scale.py",
         "dropped term",
         "tf.where(overflowed | doubles, tf.zeros_like(updates), updates)",
         "tf.where(doubles, tf.zeros_like(updates), updates)",
@@ -228,7 +228,7 @@ PYTHON = (
         "bisect.bisect_right(starts, limit)",
     ),
     Fault(
-        "pipelines/studies/sweep_plan.py",
+        "pipelines/research/sweeps/sweep_plan.py",
         "removed check",
         "max(round(fraction * (stop - start)), 1)",
         "round(fraction * (stop - start))",

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import vit_tf
-from pipelines.serving.parity import fixed_images
-from pipelines.verification import comparison
+from pipelines.research.verification import comparison
+from pipelines.stored_models.parity import fixed_images
 from tests.peers.environment import PYTHON, missing
 from tests.vit_tf import tiny
 from vit_tf.pretrained.records import find_record

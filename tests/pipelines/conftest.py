@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from pipelines.runs.log_lines import attached
+from pipelines.distribution.log_lines import attached
 from tests.pipelines import training_runs
 from tests.pipelines.process import run_here
 from tests.pipelines.training import initial_models

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from pipelines.runs.log_lines import LineHandler, attached
+from pipelines.distribution.log_lines import LineHandler, attached
 from pipelines.runs.workdir import Workdir
 from pipelines.training.train import train
 from tests.pipelines.process import assert_user_error, run_command, run_module

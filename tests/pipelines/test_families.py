@@ -8,9 +8,9 @@ import pytest
 import tensorflow as tf
 
 import custom_ops
-from pipelines.serving import conversion, saved_model
+from pipelines.serving import saved_model
 from pipelines.serving.signatures import make_signatures
-from pipelines.stored_models import model_source
+from pipelines.stored_models import conversion, model_source
 from pipelines.training.train import train
 from tests.pipelines.families import FAMILIES, axial_hybrid, axial_resnet
 from tests.pipelines.tiny import (

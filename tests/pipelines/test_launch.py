@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from pipelines.cluster import launcher
+from pipelines.distribution import launcher
 from tests.pipelines.process import assert_user_error
 
 

@@ -7,8 +7,8 @@ import numpy as np
 import tensorflow as tf
 
 from pipelines.config import override, recipes
+from pipelines.distribution.strategies import make_strategy
 from pipelines.runs import checkpoints
-from pipelines.runs.strategies import make_strategy
 from pipelines.runs.workdir import Workdir
 
 # All kinds of dropout and augmentation are on, so that a draw that depends on the split is noticed.

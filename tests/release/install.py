@@ -16,7 +16,7 @@ import time
 import zipfile
 
 from custom_ops import library_file
-from pipelines.installation import tensorflow_version
+from pipelines.cli.doctor import tensorflow_version
 from tests.release.wheels import DIST, FOLDER, ReleaseError, alone, one_line_errors, run
 
 EXTRAS = "train,serve,litert,onnx"

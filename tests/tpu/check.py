@@ -20,10 +20,10 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from pipelines.cluster.assumptions import Assumptions
-from pipelines.cluster.chips import find_chip
-from pipelines.cluster.planning import Plan
 from pipelines.config import Experiment, override, recipes
+from pipelines.research.planning.assumptions import Assumptions
+from pipelines.research.planning.chips import find_chip
+from pipelines.research.planning.planning import Plan
 from tests.checkout import ROOT
 from tests.pipelines.encoded import encode, pixels
 from tests.pipelines.families import axial_hybrid, axial_resnet, bit, stand_alone

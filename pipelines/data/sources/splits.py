@@ -15,7 +15,7 @@ import logging
 from pipelines.config.names import AUTO_SPLIT
 from pipelines.data.sources.folders import EVAL_NAMES, TRAIN_NAMES
 from pipelines.data.sources.open import split_names
-from pipelines.errors import DataError
+from pipelines.errors import DataError, UserError
 
 _log = logging.getLogger(__name__)
 
@@ -89,3 +89,32 @@ def _no_split_error(name, names, field):
         f"{name} has no split called {' or '.join(wanted)}. It has: {', '.join(names)}. Set "
         f"data.{field} to one of these or to a range such as {names[0]}{suffix}{otherwise}."
     )
+
+
+def held_out_splits(source, fraction) -> tuple[str, str, int]:
+    """Divides the split of a source: the end of each of its stored ranges is held out.
+
+    Args:
+        source: `DataSource` of the split.
+        fraction: the part of each range to hold out, rounded, at least one example.
+
+    Returns:
+        `(the rest, the held-out part, number of examples of the rest)`; the parts in TFDS notation
+        with indices: the same examples on every host and in every run.
+
+    Raises:
+        UserError: if a range has a single example, so that nothing would be left.
+    """
+    rest, held, examples = [], [], 0
+    for part in source.manifest()["parts"]:
+        split, start, stop = part["split"], part["start"], part["stop"]
+        border = stop - max(round(fraction * (stop - start)), 1)
+        if border <= start:
+            raise UserError(
+                f"--hold_out={fraction} leaves no examples of {source} to train on. Choose a "
+                "smaller part, or a larger data.train_split."
+            )
+        rest.append(f"{split}[{start}:{border}]")
+        held.append(f"{split}[{border}:{stop}]")
+        examples += border - start
+    return "+".join(rest), "+".join(held), examples

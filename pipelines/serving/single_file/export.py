@@ -14,12 +14,12 @@ import tensorflow as tf
 import custom_ops
 import vit_tf
 from pipelines.errors import RunError, UserError
-from pipelines.serving.parity import tolerance_of
 from pipelines.serving.saved_model import check_local_output
 from pipelines.serving.signatures import check_model
 from pipelines.serving.single_file import conversion
 from pipelines.serving.single_file.check import FileCheck, check_file
 from pipelines.stored_models import runtimes
+from pipelines.stored_models.parity import tolerance_of
 from vit_tf.files import storage
 from vit_tf.files.atomic_file import write_atomically
 from vit_tf.images.decoding import MAX_PIXELS

@@ -13,15 +13,15 @@ import sys
 
 import tensorflow as tf
 
-from pipelines.cluster.local_workers import free_addresses
 from pipelines.data.sources.open import open_source
+from pipelines.distribution import strategies
+from pipelines.distribution.local_workers import free_addresses
 from pipelines.errors import DataError
-from pipelines.runs import strategies
 
 # Before the modules below import it: the devices are cores of CPUs.
 strategies.is_tpu = lambda strategy: True
 
-from pipelines.runs.host_reading import check_hosts  # noqa: E402
+from pipelines.data.host_reading import check_hosts  # noqa: E402
 from pipelines.training.train import train  # noqa: E402
 from tests.pipelines.tiny import tiny_experiment  # noqa: E402
 

@@ -13,10 +13,10 @@ import sys
 
 import pytest
 
-from pipelines.runs import multi_worker, progress, shared_folder
+from pipelines.distribution import multi_worker, sameness, shared_folder
+from pipelines.distribution.group import current
+from pipelines.runs import progress
 from pipelines.training import loop, train_step
-from pipelines.workers import sameness
-from pipelines.workers.group import current
 from tests.pipelines.training.faults import BAD, experiment_with, ids_of, spoil
 
 

@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 
 from pipelines.reports import charts
+from pipelines.reports.check import Check
 from pipelines.reports.html_page import TEMPLATES, short, write_page
-from pipelines.studies.demo_checks import Check
 from tests.pipelines.reports.parsed_page import ParsedPage
 
 _HOSTILE = "<script>alert(\"x\")</script> & 'quotes'"

@@ -15,10 +15,10 @@ from pipelines.config.data import Data
 from pipelines.errors import RunError, UserError
 from pipelines.serving import clean_process, clean_process_main, saved_model
 from pipelines.serving.http.model import open_model
-from pipelines.serving.parity import tolerance_of
 from pipelines.serving.prediction import find_classifier
 from pipelines.serving.single_file import check, conversion, export, samples
 from pipelines.stored_models import model_source, runtimes
+from pipelines.stored_models.parity import tolerance_of
 from tests.pipelines import encoded, hostile
 from tests.pipelines.process import assert_user_error
 from tests.pipelines.serving import exports

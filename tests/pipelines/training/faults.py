@@ -9,7 +9,7 @@ import tensorflow as tf
 import vit_tf
 from pipelines.data import batch_listing, pipeline
 from pipelines.data.sources.open import open_source
-from pipelines.runs.strategies import make_strategy
+from pipelines.distribution.strategies import make_strategy
 from pipelines.tasks.task import task_of
 from pipelines.training.train import build_trainer
 from pipelines.training.train_data import TrainData

@@ -6,7 +6,7 @@ import numpy as np
 
 import vit_tf
 from pipelines.config import Assignments, Request, recipes
-from pipelines.runs.log_lines import attached
+from pipelines.distribution.log_lines import attached
 from pipelines.training import fine_tuning
 from tests.pipelines import encoded
 from tests.vit_tf import tiny

@@ -25,9 +25,9 @@ import time
 
 import tensorflow as tf
 
+from pipelines.distribution.log_lines import LineHandler, attached
 from pipelines.evaluation.evaluation_step import Evaluator
 from pipelines.runs import checkpoints
-from pipelines.runs.log_lines import LineHandler, attached
 from pipelines.runs.workdir import Workdir
 from pipelines.training.train import train
 from tests.pipelines.tiny import tiny_experiment

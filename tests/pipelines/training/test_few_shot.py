@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from pipelines.config import FewShot, override
+from pipelines.config.experiment import lasting_differences
 from pipelines.config.recipes.pretraining import IMAGENET_FEW_SHOT
 from pipelines.data.sources.open import open_source
 from pipelines.errors import UserError
@@ -15,7 +16,7 @@ from pipelines.evaluation.features import FeatureExtractor
 from pipelines.evaluation.few_shot import few_shot_accuracy
 from pipelines.runs import checkpoints
 from pipelines.runs.json_file import read_json
-from pipelines.runs.workdir import Workdir, lasting_differences
+from pipelines.runs.workdir import Workdir
 from pipelines.stored_models import model_source
 from pipelines.training.train import train
 from pipelines.training.train_data import open_few_shot_data

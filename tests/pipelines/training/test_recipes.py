@@ -10,10 +10,10 @@ import tensorflow as tf
 from pipelines.config import config_paths, override
 from pipelines.config.recipes import RECIPES, get_recipe
 from pipelines.data.sources import tfds_features
-from pipelines.optimization.schedules import make_schedule
 from pipelines.runs.workdir import Workdir
 from pipelines.tasks.task import task_of
 from pipelines.training.dry_run import dry_run
+from pipelines.training.optimization.schedules import make_schedule
 from pipelines.training.train import build_trainer
 from pipelines.training.train_data import open_data
 from tests.pipelines.process import described

@@ -13,9 +13,9 @@ import tensorflow as tf
 from pipelines.runs import checkpoints
 from pipelines.runs.workdir import Workdir
 from pipelines.training.train import train
+from tests.pipelines.distribution.local_workers import PROGRAM, run, started
 from tests.pipelines.equal_runs import assert_equal_runs, assert_equal_weights, everything
 from tests.pipelines.tiny import as_flags, losses, one_device, tiny_experiment
-from tests.pipelines.workers.local_workers import PROGRAM, run, started
 
 pytestmark = pytest.mark.process
 

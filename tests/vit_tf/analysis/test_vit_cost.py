@@ -9,7 +9,7 @@ import pytest
 
 import custom_ops
 import vit_tf
-from pipelines.optimization import optimizers
+from pipelines.training.optimization import optimizers
 from tests.vit_tf import graph_costs, tiny
 from vit_tf import cost
 from vit_tf.config.checks import MAX_CLASSES, MAX_DEPTH, MAX_SIDE

@@ -1,1 +1,0 @@
-"""Many machines: plans what a run takes of them."""

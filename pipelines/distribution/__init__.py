@@ -1,0 +1,1 @@
+"""What several processes need: strategies, workers and their agreement, signals, launchers."""

@@ -1,0 +1,105 @@
+"""TensorFlow's strategy for several workers, each a process with its own devices.
+
+Three things have no public interface: several CPUs of one worker, an end of the sums over replicas
+when a worker is lost, and the time after which TensorFlow itself misses one.
+"""
+
+import logging
+
+import tensorflow as tf
+from tensorflow.compiler.xla.tsl.protobuf.coordination_config_pb2 import CoordinatedJob
+from tensorflow.python.distribute import (  # noqa: TID251
+    collective_all_reduce_strategy as implementation,
+)
+from tensorflow.python.eager import context  # noqa: TID251
+
+from pipelines.distribution import onednn
+from pipelines.distribution.group import set_current
+from pipelines.distribution.joining import join
+from pipelines.distribution.log_lines import name_process
+from pipelines.distribution.sameness import program
+from pipelines.errors import counted
+
+_log = logging.getLogger(__name__)
+
+# TensorFlow's own search for lost workers is off: `Group` does it, and says which one was lost.
+_NEVER = 7 * 24 * 3600 * 1000  # Milliseconds.
+
+
+def connect(place, logical_cpus, wait):
+    """Meets the other workers and returns the strategy for all of them.
+
+    Call it before TensorFlow uses any device.
+
+    Args:
+        place: `Place` of this worker, of several.
+        logical_cpus: number of logical CPUs of each worker, without GPUs.
+        wait: seconds to wait for the others.
+
+    Returns:
+        A `tf.distribute.MultiWorkerMirroredStrategy`; `workers.group.current` is then their group.
+
+    Raises:
+        UserError, WorkerError: as `join`.
+    """
+    gpus = len(tf.config.list_physical_devices("GPU"))
+    devices = f"{gpus} GPU" if gpus else f"{logical_cpus} CPU"
+    name_process(f"worker {place.index}: ")
+    _log.info(f"waiting for {counted(place.count, 'worker')}: {', '.join(place.addresses)}")
+    group = join(place, program(devices) | {"oneDNN": onednn.is_on()}, wait)
+    set_current(group)
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec({"worker": list(place.addresses)}),
+        task_type="worker",
+        task_id=place.index,
+        num_accelerators={"GPU": gpus},
+        rpc_layer="grpc",
+    )
+    with group.explained():
+        _configure_coordination(place)
+        strategy = _Strategy(resolver, logical_cpus)
+    # Every worker has as many batches as the others: padding is the input's.
+    strategy.extended.experimental_enable_get_next_as_optional = False
+
+    def abort(reason):
+        context.context().abort_collective_ops(tf.errors.UNAVAILABLE, reason)
+
+    group.abort = abort
+    group.gather(None)
+    return strategy
+
+
+def _configure_coordination(place):
+    """Keeps TensorFlow from ending the process when it misses a worker."""
+    context.context().configure_coordination_service(
+        service_type="standalone",
+        service_leader="/job:worker/replica:0/task:0",
+        heartbeat_timeout_in_ms=_NEVER,
+        coordinated_jobs=[CoordinatedJob(name="worker", num_tasks=place.count)],
+    )
+
+
+class _Extended(implementation.CollectiveAllReduceExtended):
+    """TensorFlow's implementation, which would take one logical CPU of each worker only."""
+
+    def __init__(self, strategy, resolver, logical_cpus):
+        self._logical_cpus = logical_cpus
+        super().__init__(
+            strategy,
+            cluster_resolver=resolver,
+            communication_options=tf.distribute.experimental.CommunicationOptions(),
+        )
+
+    def _initialize_local_devices(self, cluster_resolver, worker_device):
+        devices, kind = super()._initialize_local_devices(cluster_resolver, worker_device)
+        if kind == "CPU":
+            numbers = range(self._logical_cpus)
+            devices = tuple(f"{worker_device}/device:CPU:{number}" for number in numbers)
+        return devices, kind
+
+
+class _Strategy(tf.distribute.MultiWorkerMirroredStrategy):
+    """The strategy with `_Extended`."""
+
+    def __init__(self, resolver, logical_cpus):
+        tf.distribute.Strategy.__init__(self, _Extended(self, resolver, logical_cpus))

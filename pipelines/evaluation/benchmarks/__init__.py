@@ -1,0 +1,1 @@
+"""The paper's benchmarks, and its numbers beside a result."""

@@ -1,0 +1,1 @@
+"""Programs that run many trainings or evaluations: sweeps, the paper, plans, the demo."""

@@ -1,0 +1,1 @@
+"""The demo: its stages, its checks and its page."""

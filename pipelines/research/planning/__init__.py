@@ -1,0 +1,1 @@
+"""What runs on many chips cost: computed plans, the table of chips, measurements."""

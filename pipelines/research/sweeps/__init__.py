@@ -1,0 +1,1 @@
+"""Sweeps of settings, and suites of fine-tuning on many data sets."""

@@ -1,1 +1,0 @@
-"""Studies that run several trainings or evaluations."""

@@ -1,0 +1,236 @@
+"""Optimizers with the equations of the paper and its code.
+
+The optimizers of Keras differ (learning rate inside the velocity, epsilon added before the bias
+correction, clipping before the all-reduce). The published models were trained with the equations
+here. Gradients are summed over replicas first, then clipped, then applied.
+"""
+
+import math
+
+import tensorflow as tf
+
+from pipelines.training.optimization.freezing import freeze
+from pipelines.training.optimization.replica_update import update_on_all_replicas
+
+
+def clip_by_global_norm(gradients, clip_norm):
+    """Scales all gradients so that their joint norm is at most `clip_norm` (None: never).
+
+    Returns:
+        `(gradients, norm before clipping)`.
+    """
+    norm = tf.linalg.global_norm(gradients)
+    if clip_norm is None:
+        return gradients, norm
+    scale = clip_norm / tf.maximum(norm, clip_norm)
+    return [gradient * scale for gradient in gradients], norm
+
+
+class Optimizer:
+    """Updates variables from gradients that are already summed over replicas.
+
+    Create it inside `strategy.scope()`. `slots` maps each slot name to a dictionary from variable
+    path to slot. Checkpoints store it as `state`, so they do not depend on the variables' order.
+    The first slot, the momentum, may be bfloat16: it is read and updated in float32, and rounded
+    only where it is stored (docs/paper.md F.4).
+
+    Args:
+        variables: Keras variables.
+        learning_rate: function of the step, see `schedules.make_schedule`.
+        clip_norm: largest global norm of the gradient, for `clip_by_global_norm`; None: no limit.
+        weight_decay: decoupled decay, multiplied by the learning rate.
+        weight_decay_mask: "kernels" decays kernels only, "all" every variable.
+        momentum_dtype: of the first slot, "float32" or "bfloat16".
+        rate_factors: variable path -> factor of the learning rate for this variable, and so also of
+            its weight decay; None: 1 for all.
+    """
+
+    slot_names: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        variables,
+        learning_rate,
+        *,
+        clip_norm,
+        weight_decay,
+        weight_decay_mask,
+        momentum_dtype,
+        rate_factors=None,
+    ):
+        self.learning_rate, self.clip_norm = learning_rate, clip_norm
+        self._variables = [variable.value for variable in variables]
+        paths = [variable.path for variable in variables]
+        decayed = [weight_decay_mask == "all" or path.endswith("/kernel") for path in paths]
+        self._weight_decays = [weight_decay if is_decayed else 0.0 for is_decayed in decayed]
+        self._rate_factors = [rate_factors[path] if rate_factors else 1.0 for path in paths]
+        self.slots = {
+            name: {
+                path: tf.Variable(
+                    tf.zeros(variable.shape, dtype), trainable=False, name=f"{path}/{name}"
+                )
+                for path, variable in zip(paths, self._variables, strict=True)
+            }
+            for name, dtype in zip(self.slot_names, (momentum_dtype, "float32"), strict=False)
+        }
+        self.state = tf.Module()
+        self.state.slots = self.slots
+        self._slots = [tuple(slots[path] for slots in self.slots.values()) for path in paths]
+
+    def apply(self, gradients, step, condition=True):
+        """Updates every variable; call in replica context, inside `strategy.run`.
+
+        Args:
+            gradients: one tensor per variable, equal on all replicas.
+            step: scalar int64 tensor, updates done before this one.
+            condition: scalar bool, equal on all replicas; if false, neither variables nor slots
+                change.
+        """
+        rate = self.learning_rate(step)
+        scalars = self.scalars(tf.cast(step, tf.float32))
+        update_on_all_replicas(self._update_all, condition, gradients, rate, scalars)
+
+    def _update_all(self, extended, gradients, rate, scalars):
+        for variable, gradient, slots, weight_decay, factor in zip(
+            self._variables,
+            gradients,
+            self._slots,
+            self._weight_decays,
+            self._rate_factors,
+            strict=True,
+        ):
+            extended.update(
+                variable,
+                self._update,
+                args=(gradient, rate, factor, scalars, weight_decay, *slots),
+                group=False,
+            )
+
+    def _update(self, variable, gradient, rate, factor, scalars, weight_decay, *slots):
+        direction = self.direction(gradient, *scalars, *slots)
+        if weight_decay:
+            direction += weight_decay * variable
+        variable.assign_sub(factor * rate * direction)
+
+    def scalars(self, step):
+        """Values that all variables of one update use, computed once from the float32 step."""
+        del step
+        return ()
+
+    def direction(self, gradient, *scalars_and_slots):
+        """Updates the slots; returns the direction, to be multiplied by the learning rate."""
+        raise TypeError(f"{type(self).__name__} does not define a direction.")
+
+
+class SGD(Optimizer):
+    """SGD with momentum (docs/paper.md M.5): v <- beta v + g; p <- p - lr v."""
+
+    slot_names = ("velocity",)
+
+    def __init__(self, variables, learning_rate, *, momentum, **kwargs):
+        super().__init__(variables, learning_rate, **kwargs)
+        self.momentum = momentum
+
+    def direction(self, gradient, velocity):
+        """The new velocity."""
+        new = self.momentum * tf.cast(velocity, gradient.dtype) + gradient
+        velocity.assign(tf.cast(new, velocity.dtype))
+        return new
+
+
+class AdamW(Optimizer):
+    """Adam with decoupled weight decay; epsilon is added after bias correction (docs/paper.md F.4).
+
+    m <- b1 m + (1 - b1) g; v <- b2 v + (1 - b2) g^2;
+    p <- p - lr (m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + epsilon) + wd p).
+    """
+
+    slot_names = ("momentum", "variance")
+
+    def __init__(self, variables, learning_rate, *, beta_1, beta_2, epsilon, **kwargs):
+        super().__init__(variables, learning_rate, **kwargs)
+        self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
+
+    def scalars(self, step):
+        """The bias corrections of both moments."""
+        # expm1 computes 1 - beta^t without cancellation; a beta of 0 needs no correction.
+        return tuple(
+            -tf.math.expm1((step + 1) * math.log(beta)) if beta else tf.ones([])
+            for beta in (self.beta_1, self.beta_2)
+        )
+
+    def direction(self, gradient, correction_1, correction_2, momentum, variance):
+        """The corrected first moment divided by the root of the corrected second moment."""
+        first = self.beta_1 * tf.cast(momentum, gradient.dtype) + (1 - self.beta_1) * gradient
+        second = self.beta_2 * variance + (1 - self.beta_2) * gradient**2
+        momentum.assign(tf.cast(first, momentum.dtype))
+        variance.assign(second)
+        return (first / correction_1) / (tf.sqrt(second / correction_2) + self.epsilon)
+
+
+def optimizer_of(model, config, schedule, zero_kernel) -> tuple[Optimizer, list[str]]:
+    """Chooses the trained variables and their rates; builds the optimizer, in `strategy.scope()`.
+
+    Args:
+        model: a built model; some of its variables may be frozen afterwards.
+        config, schedule: as for `make_optimizer`.
+        zero_kernel: as for `freezing.freeze`.
+
+    Returns:
+        The optimizer, and lines of text about frozen variables.
+
+    Raises:
+        UserError: as `freezing.freeze`.
+    """
+    notes = freeze(model, config.freeze, zero_kernel, config.train_only)
+    rates = layer_rates(model, config.layer_decay)
+    return make_optimizer(config, schedule, model.trainable_variables, rates), notes
+
+
+def layer_rates(model, decay) -> dict[str, float] | None:
+    """Factors of the learning rate for `optimizer.layer_decay` (docs/paper.md F.9).
+
+    With the groups g = 0 .. G of `ImageModel.depth_groups`, the factor is decay^(G - g). In a ViT
+    with L layers, G = L + 1: head and final norm have the factor 1, layer i = 0 .. L - 1 has
+    decay^(L - i), and the embeddings (stem, patches, class token, positions) have decay^(L + 1). In
+    a ResNet with S stages, the head has 1, stage s = 1 .. S has decay^(S + 1 - s), and the root has
+    decay^(S + 1).
+
+    Args:
+        model: a built model of `vit_tf`.
+        decay: above 0 to 1.
+
+    Returns:
+        Path of each trainable variable -> its factor; None if decay is 1.
+    """
+    if decay == 1:
+        return None
+    groups = model.depth_groups()
+    return {
+        variable.path: decay ** (len(groups) - 1 - index)
+        for index, layers in enumerate(groups)
+        for layer in layers
+        for variable in layer.trainable_variables
+    }
+
+
+def make_optimizer(config, schedule, variables, rate_factors=None) -> Optimizer:
+    """Builds the optimizer that a configuration describes; call it inside `strategy.scope()`.
+
+    Args:
+        config: `pipelines.config.Optimizer`.
+        schedule: learning rate as a function of the step, see `schedules.make_schedule`.
+        variables: Keras variables.
+        rate_factors: variable path -> factor of its learning rate, see `layer_rates`; None: 1.
+    """
+    shared = {
+        "rate_factors": rate_factors,
+        "clip_norm": config.clip_norm,
+        "weight_decay": config.weight_decay,
+        "weight_decay_mask": config.weight_decay_mask,
+        "momentum_dtype": config.momentum_dtype,
+    }
+    if config.name == "sgd":
+        return SGD(variables, schedule, momentum=config.momentum, **shared)
+    betas = {"beta_1": config.beta_1, "beta_2": config.beta_2}
+    return AdamW(variables, schedule, epsilon=config.epsilon, **betas, **shared)

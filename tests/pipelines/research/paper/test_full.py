@@ -1,0 +1,322 @@
+"""Full scale: the paper's numbers, the commands that lead to each, and a small table that runs."""
+
+import itertools
+import json
+import math
+import os
+import re
+
+import pytest
+
+from pipelines.config import override, recipes
+from pipelines.config.recipes import RECIPES
+from pipelines.errors import RunError, UserError
+from pipelines.research.paper import catalog
+from pipelines.research.paper.findings import Cell, Reading, Table
+from pipelines.research.paper.full import commands, parts, plans, results
+from pipelines.research.paper.full.commands import Command, on_imagenet, pretrained, real, suite
+from pipelines.research.paper.full.grid import Grid
+from pipelines.research.paper.full.parts import FULL
+from pipelines.research.paper.lab import Expected, Lab, Listing
+from pipelines.research.planning.paper_costs import TABLE_2, TABLE_6
+from pipelines.runs.workdir import Workdir
+from pipelines.training.prepare import check_step
+from tests.pipelines.published import PUBLISHED, by_data
+
+TARGET = plans.Target("v3", 128)
+FOUND = {name: {grid.title: grid for grid in FULL[name]()} for name in FULL}
+
+
+def test_tables_2_and_5_are_the_paper_s():
+    (grid,) = FOUND["table2"].values()
+    rows = by_data(PUBLISHED["table_2"]["rows"])
+    assert grid.paper == {task: [x[0] for x in rows[task][:3]] for task in grid.rows}
+    assert list(grid.columns) == PUBLISHED["table_2"]["columns"][:3]
+    for data, rows in PUBLISHED["table_5"]["rows"].items():
+        grid = FOUND["table5"][f"accuracy after pre-training on {data}"]
+        order = [PUBLISHED["table_5"]["columns"].index(model) for model in grid.columns]
+        expected = {task: [row[place] for place in order] for task, row in by_data(rows).items()}
+        assert grid.paper == expected and grid.rows.keys() == expected.keys()
+
+
+def test_tables_6_7_and_8_are_the_paper_s():
+    (grid,) = FOUND["table6"].values()
+    published = {tuple(row[2:8]) for row in PUBLISHED["table_6"]["rows"]}
+    assert {tuple(row) for row in grid.paper.values()} == published and len(published) == 18
+    for row in PUBLISHED["table_6"]["rows"]:  # Each row is that of its model and epochs.
+        name = row[0].replace("ResNet", "BiT-R").replace("R50x1+", "R50+")
+        (own,) = [x for x, values in grid.paper.items() if values == row[2:8]]
+        command, _ = grid.rows[own][0]
+        pretraining = command.start.experiment
+        assert own.partition(",")[0] == pretraining.model.name == name
+        assert round(pretraining.train.steps * 4096 / 303e6) == row[1]
+    (grid,) = FOUND["table7"].values()
+    assert grid.paper == by_data(PUBLISHED["table_7"]["rows"])
+    assert grid.rows.keys() == grid.paper.keys()
+    (grid,) = FOUND["table8"].values()
+    for kind, values in PUBLISHED["table_8"]["rows"].items():
+        own = [value and value / 100 for value in grid.paper[kind]]
+        assert own == pytest.approx(values)
+        for place, value in zip(grid.rows[kind], values, strict=True):
+            assert (place is None) == (value is None)
+
+
+@pytest.mark.parametrize("name", FULL)
+def test_commands_come_after_what_they_need(name):
+    every = plans.commands(name)
+    assert len({command.folder for command in every}) == len(every)
+    for place, command in enumerate(every):
+        assert all(need in every[:place] for need in command.needs)
+    listing = Listing()
+    study = catalog.choose(name, "full")[0]
+    study.run(listing)
+    assert set(listing.units) == {command.folder for command in every}
+    for grid in FULL[name]():
+        assert all(len(row) == len(grid.columns) for row in grid.rows.values())
+
+
+def test_costs_are_those_of_the_planner():
+    """Core-days of pre-training beside the paper's, with the planner's stated utilization."""
+    for row in TABLE_2:
+        recipe = {"ViT-H/14": "jft_vit_h14"}.get(row.model, "jft_vit_l16_14epochs")
+        if row.data == "ImageNet-21k":
+            recipe = "imagenet21k_vit_l16"
+        found = TARGET.cost(pretrained(recipe))
+        assert 0.6 < found.core_days / row.cost < 1.5
+        assert found.trainings == 1 and found.memory < 16e9
+    tuned = TARGET.cost(suite("cifar10", pretrained("jft_vit_b32")))
+    assert tuned.trainings == 4 + 3 and tuned.experiment.train.steps == 10_000
+    tuned = TARGET.cost(suite("pets", pretrained("jft_r50x1")))
+    assert tuned.trainings == 5 + 3  # BiT-HyperRule is one more setting.
+    tuned = TARGET.cost(suite("vtab", pretrained("jft_vit_b32")))
+    assert tuned.trainings == 19 * 3
+    large = TARGET.cost(on_imagenet(pretrained("jft_vit_h14")))
+    assert large.trainings == 7 and "model.recompute=blocks" in large.changed
+
+
+def test_the_plan_of_a_table_is_complete():
+    lines = plans.describe("table7", "/runs", plans.Target("v3", 64, ("--strategy=tpu",)))
+    text = "\n".join(lines)
+    for recipe in ("jft_r50x1", "jft_r50x1_sgd", "jft_r152x2", "jft_r152x2_sgd"):
+        assert f"python -m pipelines.pretrain --experiment {recipe} --workdir /runs/" in text
+        for task in ("cifar10", "cifar100", "pets", "flowers"):
+            assert re.search(rf"sweep --suite {task} .*/pretrain/{recipe}-\w+ --strategy=tpu", text)
+        assert re.search(rf"sweep --experiment finetune_imagenet .*/pretrain/{recipe}-", text)
+    assert sum(line.startswith("  python -m") for line in lines) == 4 * 6
+    assert all("--strategy=tpu" in x for x in lines if x.startswith("  python"))
+    assert "together at most" in text and "data that are not here: " in text
+    assert "tfrecord:jft300m" in text and "imagenet2012" in text
+    assert all(f"{row.cost:,} exaFLOPs" in "\n".join(plans._of_paper("table6")) for row in TABLE_6)
+    lines = plans.describe("table2", "/runs", plans.Target("v3", 1))
+    assert any(re.fullmatch(r"finetune_imagenet_h14\S+ +does not fit", line) for line in lines)
+    assert any(line.startswith("does not fit: finetune_imagenet_h14") for line in lines)
+    with pytest.raises(UserError, match="does not fit on --chips=1 of"):
+        plans.Target("v3", 1).flags_of(
+            on_imagenet(pretrained("jft_vit_h14"), "finetune_imagenet_h14_518")
+        )
+    few_shots = plans.missing_data(pretrained("jft_positions_none"))
+    assert few_shots == ["tfrecord:jft300m", "imagenet2012"]
+
+
+@pytest.mark.parametrize("chips", [32, 128])
+def test_the_printed_settings_divide_the_batch(chips):
+    """What a line sets, over what it trains by, can run on the devices of the target."""
+    for command in (
+        on_imagenet(pretrained("jft_vit_b16")),
+        suite("flowers", pretrained("jft_vit_l16")),
+        pretrained("jft_vit_h14"),
+        suite("vtab", pretrained("jft_r50x1")),
+    ):
+        flags = plans.Target("v3", chips).flags_of(command)
+        assigned = flags[1::2]
+        assert flags[::2] == ["--set"] * len(assigned)
+        for experiment in command.experiments:
+            experiment = override(experiment, [f"model.name={command.model}", *assigned])
+            check_step(experiment.train, experiment.model_config(10), 2 * chips, True, "here")
+        assert not set(assigned) & set(command.flags)  # They are not a part of its folder.
+
+
+def test_real_labels_are_of_the_weights_that_training_evaluates():
+    averaged = on_imagenet(pretrained("jft_vit_h14"), "finetune_imagenet_h14_518")
+    assert "--weights ema" in real(averaged).line("/runs")
+    assert "--weights" not in real(on_imagenet(pretrained("jft_vit_h14"))).line("/runs")
+
+
+def test_another_recipe_of_a_suite_is_another_folder(monkeypatch):
+    command = suite("pets", pretrained("jft_vit_b32"))
+    before = command.folder
+    changed = {**RECIPES, "finetune_pets": RECIPES["finetune_flowers"]}
+    monkeypatch.setattr(recipes, "RECIPES", changed)
+    assert command.folder != before
+
+
+def cells(rows):
+    return {
+        name: [value and Cell((Reading("a", "m", value),)) for value in row]
+        for name, row in rows.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("compares", "rows", "shows", "numbers"),
+    [
+        # Columns are tasks of one difficulty, rows are models: only the rows are compared.
+        ("rows", {"a": [0.1, 0.7], "b": [0.2, 0.8]}, True, "2 of 2"),
+        ("rows", {"a": [0.2, 0.7], "b": [0.1, 0.8]}, False, "1 of 2"),
+        ("rows", {"a": [0.2, 0.8], "b": [0.2, 0.8]}, False, "0 of 2"),
+        ("rows", {"a": [0.1, None], "b": [0.2, 0.8]}, True, "1 of 1"),
+        ("columns", {"a": [0.1, 0.7], "b": [0.9, 0.8]}, False, "1 of 2"),
+    ],
+)
+def test_the_order_is_looked_for_where_the_paper_has_one(compares, rows, shows, numbers):
+    paper = {"a": [10.0, 70.0], "b": [20.0, 80.0]}
+    table = Table(title="t", columns=["x", "y"], rows=cells(rows), paper=paper)
+    claim = results._order(table, compares)
+    assert claim.shows is shows and claim.numbers.startswith(f"{numbers} pairs")
+
+
+def test_expectations_name_places_that_are_there():
+    """Each table or figure has an order or an expectation; 8 without positions is worst."""
+    for name in FULL:
+        for grid in FULL[name]():
+            assert grid.paper is not None or grid.expected, name
+            for expectation in grid.expected:
+                places = [grid.rows[x][y] for pair in expectation.above for x, y in pair]
+                assert places and None not in places
+    (grid,) = FULL["table8"]()
+    for none, shows in ((0.1, True), (0.9, False), (None, None)):
+        rows = {kind: [0.5, 0.5, 0.5] for kind in grid.rows} | {"none": [none, None, None]}
+        assert results._judged(grid.expected[0], cells(rows)).shows is shows
+
+
+def test_figure_5_has_the_costs_of_table_6():
+    """With the paper's own numbers, what it says of them shows, and the points are theirs."""
+    (grid,) = FULL["figure5"]()
+    printed = {(row[0].replace("ResNet", "BiT-R"), row[1]): row for row in _published("table_6")}
+    rows = cells({name: [x / 100 for x in values] for name, values in grid.paper.items()})
+    assert all(results._judged(each, rows).shows for each in grid.expected)
+    rows["BiT-R50x1"][0] = None
+    table = Table(title="t", columns=grid.columns, rows=rows)
+    imagenet, others = results._over_costs(table, grid.costs)
+    assert {name: len(points) for name, points in imagenet.curves.items()} == {
+        "ViT": 6,
+        "BiT": 6,
+        "hybrid": 5,
+    }
+    assert len(others.curves["BiT"]) == 7
+    for chart, columns in ((imagenet, [2]), (others, range(3, 8))):
+        for points in chart.curves.values():
+            for point in points:
+                row = min(printed.values(), key=lambda row, x=point.x: abs(math.log(row[-1] / x)))
+                assert row[-1] == pytest.approx(point.x, rel=0.1)
+                mean = sum(row[column] for column in columns) / len(columns) / 100
+                assert point.y == pytest.approx(mean)
+
+
+def _published(name):
+    return PUBLISHED[name]["rows"]
+
+
+def test_the_best_checkpoint_is_read_where_the_run_keeps_it(tmp_path):
+    lines = [
+        {"step": 1, "eval_accuracy": 0.5},
+        {"step": 1, "few_shot_5_accuracy": 0.4},
+        {"step": 2, "eval_accuracy": 0.3},
+        {"step": 2, "few_shot_5_accuracy": 0.6, "loss": 1.0},
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+    read = commands._of_training
+    last = {"eval_accuracy": 0.3, "few_shot_5_accuracy": 0.6}
+    assert read(Workdir(str(tmp_path)), keeps_best=False) == last
+    best = {"eval_accuracy": 0.5, "few_shot_5_accuracy": 0.4}
+    assert read(Workdir(str(tmp_path)), keeps_best=True) == best
+
+
+def test_an_interrupted_command_is_waited_for(tmp_path, monkeypatch):
+    """The child saves its state before the lock of its unit is free."""
+    seen = []
+
+    class Child:
+        def __init__(self, command, **options):
+            seen.append(command[2])
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *exc_info):
+            seen.append("left")
+
+        def communicate(self):
+            raise KeyboardInterrupt
+
+        def terminate(self):
+            seen.append("terminated")
+
+        def wait(self):
+            seen.append("ended")
+
+    monkeypatch.setattr(commands.subprocess, "Popen", Child)
+    with pytest.raises(KeyboardInterrupt):
+        pretrained("jft_vit_b32").run(tmp_path, TARGET)
+    assert seen == ["pipelines.pretrain", "terminated", "ended", "left"]
+
+
+def test_numbers_of_suites_are_means_of_their_seeds(tmp_path):
+    record = {
+        "tasks": {"dtd": {"mean": 0.5}, "svhn": {"mean": None}},
+        "score": {"natural": {"mean": 0.25}, "mean": {"mean": 0.75}},
+    }
+    (tmp_path / "suite.json").write_text(json.dumps(record))
+    assert commands._of_suite(tmp_path) == {"dtd": 0.5, "natural": 0.25, "mean": 0.75}
+
+
+def test_names_at_full_scale():
+    assert [study.name for study in catalog.choose("all", "full")] == [*FULL]
+    for name, text in (
+        (None, "Name one with --run"),
+        ("E1", "Name one with --run"),
+        ("figure6", "figure6 is not run: pipelines.inspect"),
+    ):
+        with pytest.raises(UserError, match=text):
+            catalog.choose(name, "full")
+    for name, part in catalog.PARTS.items():
+        assert (name in FULL) == (part.instead == ""), name
+
+
+SHORT = ("train.steps=2", "schedule.warmup_steps=0", "train.eval_every=0", "model.layers=1")
+FLAGS = ("--experiment", "digits", *itertools.chain(*(("--set", x) for x in SHORT)))
+
+
+@pytest.mark.process
+def test_a_small_table_runs_and_is_read(tmp_path, monkeypatch):
+    """Pre-training, a sweep from it and an evaluation of the sweep, each in its own process."""
+    begin = Command(name="pretrain/small", module="pretrain", flags=FLAGS, recipe="digits")
+    tuned = Command(
+        name="sweep/small",
+        module="sweep",
+        flags=(*FLAGS, "--grid", "optimizer.learning_rate=0.001,0.002", "--seeds", "1"),
+        start=begin,
+        recipe="digits",
+    )
+    tested = Command(name="evaluate/small", module="evaluate", flags=(), start=tuned)
+    grid = Grid(
+        title="small",
+        columns=["a", "b", "c"],
+        rows={"x": [(begin, "eval_accuracy"), (tuned, "mean"), (tested, "accuracy")]},
+        paper={"x": [10.0, 20.0, None]},
+    )
+    monkeypatch.setitem(parts.FULL, "small", lambda: [grid])
+    target = plans.Target("h100", 1, ("--strategy=one_device",))
+    lab = Lab(tmp_path, target, {"small": Expected(3, None)})
+    lab.begin("small")
+    findings = results.run(lab, "small")
+    pretraining, sweep, evaluation = (cell.mean for cell in findings.tables[0].rows["x"])
+    with open(os.path.join(tmp_path, begin.folder, "metrics.jsonl")) as file:
+        lines = [json.loads(line) for line in file]
+    assert [x["eval_accuracy"] for x in lines if "eval_accuracy" in x] == [pretraining]
+    assert sweep == evaluation  # The test images of one final run.
+    same = int((pretraining - sweep) * (10 - 20) > 0)
+    assert findings.claims[0].numbers.startswith(f"{same} of 1 pairs")
+    broken = Command(name="pretrain/broken", module="pretrain", flags=("--set", "train.steps=-1"))
+    with pytest.raises(RunError, match="It ended with exit code 2: python -m pipelines.pretrain"):
+        lab.results([broken])

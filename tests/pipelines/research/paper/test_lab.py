@@ -1,0 +1,161 @@
+"""The lab: each unit runs once, in any number of starts and processes, after what it needs."""
+
+import dataclasses
+import json
+import os
+import threading
+
+import pytest
+
+from pipelines.errors import InUseError, RunError, UserError
+from pipelines.research.paper import lab as lab_module
+from pipelines.research.paper.lab import Expected, Lab, Listing
+from pipelines.research.paper.study import pick, seeded, settings
+from pipelines.research.paper.units import UNIT, Training
+
+
+@dataclasses.dataclass(frozen=True)
+class Fake:
+    """A unit that notes when it runs."""
+
+    name: str
+    log: list = dataclasses.field(compare=False)
+    accuracy: float = 0.5
+    loss: float = 1.0
+    needs: tuple = ()
+    failed: str = ""
+    busy: list = dataclasses.field(default_factory=list, compare=False)
+
+    folder = property(lambda self: f"fakes/{self.name}")
+    settings = property(lambda self: {"name": self.name})
+
+    def stand_in(self):
+        return {"accuracy": 0.0, "loss": 0.0}
+
+    def run(self, root, strategy):
+        folder = os.path.join(root, self.folder)
+        os.makedirs(folder, exist_ok=True)
+        if self.busy:
+            self.busy.pop()()
+            raise InUseError("in use")
+        assert not os.path.exists(os.path.join(folder, "result.json")), "it ran before"
+        self.log.append(self.name)
+        if self.failed:
+            return {"failed": self.failed}
+        return {"accuracy": self.accuracy, "loss": self.loss}
+
+
+@pytest.fixture
+def log():
+    return []
+
+
+@pytest.fixture
+def lab(tmp_path, monkeypatch):
+    """A function that makes a lab in one folder."""
+    monkeypatch.setattr(lab_module, "_POLL", 0.01)
+
+    def make(expected=None):
+        made = Lab(tmp_path, None, expected or {"E": Expected(4, 40.0)})
+        made.begin("E")
+        return made
+
+    return make
+
+
+def test_a_unit_runs_once_after_what_it_needs(lab, log):
+    first = Fake("first", log, 0.25)
+    second, third = (Fake(x, log, 0.5, needs=(first,)) for x in ("second", "third"))
+    made = lab()
+    assert [x["accuracy"] for x in made.results([second, third, first])] == [0.5, 0.5, 0.25]
+    assert log == ["first", "second", "third"]
+    assert lab().results([third]) == [{"accuracy": 0.5, "loss": 1.0}]  # Another start.
+    assert log == ["first", "second", "third"] and made.seconds() > 0
+
+
+def test_the_time_of_an_experiment_is_that_of_its_own_units(lab, log, tmp_path):
+    """Not of those that it shares and that ran for another one, in this start or before."""
+    shared, own = Fake("shared", log), Fake("own", log, needs=(Fake("first", log),))
+    lab().results([shared])
+    for name, seconds in (("first", 2.0), ("own", 30.0), ("shared", 400.0)):
+        made = lab({"E": Expected(4, None), "F": Expected(4, None)})
+        made.begin("F")
+        made.results([own, shared])
+        path = tmp_path / "fakes" / name / UNIT
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"seconds": seconds}))
+    assert made.seconds() == 32.0
+    made.begin("E")
+    assert made.seconds() == 0.0  # It has asked for nothing in this start.
+    made.results([own, shared])
+    assert made.seconds() == 400.0 and sorted(log) == ["first", "own", "shared"]
+
+
+def test_progress_counts_and_estimates(lab, log, logged):
+    made = lab({"E": Expected(4, 40.0), "F": Expected(2, 20.0)})
+    made.results([Fake("a", log), Fake("b", log)])
+    text = logged.take()
+    assert "E, run 1 of 4: fakes/a  ETA 0:01:00\n" in text
+    assert "E, run 2 of 4: fakes/b  ETA 0:00:0" in text  # These take no time.
+
+
+def test_units_of_another_process_are_waited_for(lab, log, tmp_path):
+    def finish():
+        os.makedirs(tmp_path / "fakes" / "busy", exist_ok=True)
+        content = json.dumps({"accuracy": 1.0, "loss": 0.0})
+        (tmp_path / "fakes" / "busy" / "result.json").write_text(content)
+
+    units = [Fake("busy", log, busy=[finish, lambda: None]), Fake("free", log)]
+    found = lab().results(units)
+    assert [x["accuracy"] for x in found] == [1.0, 0.5] and log == ["free"]
+
+
+def test_two_labs_share_a_folder(lab, log):
+    units = [Fake(str(index), log) for index in range(40)]
+    labs, found = [lab(), lab()], []
+    threads = [threading.Thread(target=lambda x=x: found.append(x.results(units))) for x in labs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert found[0] == found[1] and sorted(log) == sorted(x.name for x in units)
+
+
+def test_failures_and_damaged_results_are_named(lab, log, tmp_path):
+    with pytest.raises(RunError, match="fakes/bad: The loss is not finite"):
+        lab().results([Fake("bad", log, failed="The loss is not finite")])
+    lab().results([Fake("good", log)])
+    for content in ("[]", '{"accuracy": "high"}', "{"):
+        (tmp_path / "fakes" / "good" / "result.json").write_text(content)
+        with pytest.raises(UserError, match=r"good.result\.json"):
+            lab().results([Fake("good", log)])
+    assert log == ["bad", "good"]
+
+
+def test_a_listing_runs_nothing(log):
+    first = Fake("first", log)
+    listing = Listing()
+    units = [Fake("second", log, needs=(first,)), Fake("third", log)]
+    assert len(listing.results(units)) == 2
+    assert [*listing.units] == ["fakes/first", "fakes/second", "fakes/third"] and log == []
+
+
+def test_the_best_has_the_lowest_loss(lab, log):
+    """Whatever its accuracy."""
+    arms = {
+        "a": [Fake("a0", log, 0.5, 2.0), Fake("a1", log, 0.4, 1.0), Fake("a2", log, 0.6, 3.0)],
+        "b": [Fake("b0", log, 0.5, 1.0), Fake("b1", log, 0.5, 2.0)],
+    }
+    assert pick(lab(), arms) == {"a": 1, "b": 0}
+
+
+def test_folders_follow_from_the_settings():
+    """A changed setting, also one of the start, is another folder; a place is none."""
+    base = settings("train.steps=3")
+    (first,) = seeded("a", base, (0,))
+    (same,) = seeded("a", settings("train.steps=3"), (0,))
+    (other,) = seeded("a", settings("train.steps=4"), (0,))
+    assert first.folder == same.folder != other.folder
+    assert first.folder.startswith("a,seed=0-")
+    started = [Training(name="b", experiment=base, start=x) for x in (None, first, other)]
+    assert len({x.folder for x in started}) == 3
+    assert started[1].needs == (first,)

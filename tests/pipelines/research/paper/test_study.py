@@ -1,0 +1,369 @@
+"""Experiments from the command to the page: every number leads to the run that measured it."""
+
+import json
+import os
+import re
+from urllib.parse import unquote
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from pipelines.config import override
+from pipelines.data.sources.open import open_source
+from pipelines.errors import RunError, UserError
+from pipelines.evaluation import few_shot_report
+from pipelines.evaluation.few_shot import Strength
+from pipelines.research.paper import catalog, session
+from pipelines.research.paper.findings import (
+    Cell,
+    Chart,
+    Claim,
+    Findings,
+    Point,
+    Reading,
+    Table,
+    cell,
+)
+from pipelines.research.paper.measurements import ChangedImages, FewShotTest, Speed
+from pipelines.research.paper.study import Study
+from pipelines.research.paper.toy import (
+    data_size,
+    depth_and_width,
+    digits,
+    few_labels,
+    gates,
+    hybrids,
+    inductive_bias,
+    positions,
+)
+from pipelines.research.paper.units import Training
+from pipelines.research.sweeps import sweep
+from pipelines.runs.json_file import read_json
+from pipelines.runs.workdir import Workdir
+from pipelines.stored_models import model_source
+from tests.pipelines.tiny import one_device
+from vit_tf import cost
+
+WRITTEN = ("E1.json", "E1.html", "index.html", "report.md")
+TINY = ("train.steps=2", "schedule.warmup_steps=1", "model.layers=1", "model.hidden_size=16")
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """The folder of E1 with one layer, two steps, two embeddings, one rate and two seeds."""
+    path = tmp_path_factory.mktemp("paper") / "a"
+    with pytest.MonkeyPatch.context() as patch:
+        _shrink(patch)
+        with pytest.raises(RunError, match="What must show does not: E1: without positions it"):
+            session.run([positions.POSITIONS], path, one_device())
+    return path
+
+
+def _shrink(patch):
+    patch.setattr(positions, "_BASE", override(positions._BASE, list(TINY)))
+    patch.setattr(positions, "_ARMS", {"none": "none", "1-D": "learned_1d"})
+    patch.setattr(positions, "_RATES", (1e-3,))
+    patch.setattr(positions, "_SEEDS", (0, 1))
+
+
+def _readings(record):
+    return [
+        reading
+        for table in record["tables"]
+        for row in table["rows"].values()
+        for each in row
+        for reading in each["readings"]
+    ]
+
+
+@pytest.mark.process
+def test_every_number_leads_to_its_run(ran):
+    record = json.loads((ran / "E1.json").read_text())
+    readings = _readings(record)
+    assert len(readings) == 4 and len({x["folder"] for x in readings}) == 4
+    page = (ran / "E1.html").read_text()
+    links = {unquote(link) for link in re.findall(r'href="([^"]+)/"', page)}
+    for reading in readings:
+        run = Workdir(str(ran / record["runs"] / reading["folder"]))
+        last = [line for line in run.read_metrics() if "eval_accuracy" in line][-1]
+        assert last[f"eval_{reading['metric']}"] == reading["value"]
+        manifest = read_json(run.manifest)
+        assert manifest["starts"] and len(manifest["data"]["labels"]) == 10
+        link = os.path.join(record["runs"], reading["folder"])
+        assert link in links and os.path.isdir(ran / link)
+    assert "E1.html" in (ran / "index.html").read_text()
+
+
+@pytest.mark.process
+def test_a_second_start_runs_nothing_and_writes_the_same(ran, monkeypatch):
+    before = {name: (ran / name).read_bytes() for name in WRITTEN}
+    _shrink(monkeypatch)
+    monkeypatch.setattr(sweep, "train", lambda *_: pytest.fail("it trains again"))
+    with pytest.raises(RunError):
+        session.run([positions.POSITIONS], ran, one_device())
+    assert before == {name: (ran / name).read_bytes() for name in before}
+    (ran / "index.html").unlink()
+    assert session.rewrite(ran) == str(ran / "index.html")
+    assert (ran / "index.html").read_bytes() == before["index.html"]
+
+
+@pytest.mark.process
+def test_few_shot_accuracies_are_those_of_the_command(ran, tmp_path, monkeypatch):
+    record = json.loads((ran / "E1.json").read_text())
+    folder = _readings(record)[0]["folder"]
+    root = str(ran / record["runs"])
+
+    of = Training(name="there", experiment=Workdir(os.path.join(root, folder)).read_experiment())
+    monkeypatch.setattr(Training, "folder", folder)
+    unit = FewShotTest(
+        of=of,
+        data="digits/low",
+        train_split="train",
+        test_split="test",
+        shots=(1, 5),
+        seeds=(0, 1),
+    )
+    found = unit.run(root, one_device())
+    settings = few_shot_report.Settings(
+        shots=(1, 5), l2=(Strength(0.2, per_example=True),), seeds=2, neighbors=False, probe=False
+    )
+    expected = few_shot_report.run(
+        model_source.find(os.path.join(root, folder)),
+        [open_source("digits/low", split) for split in ("train", "test")],
+        one_device(),
+        settings,
+        output=str(tmp_path / "few"),
+        batch_size=100,
+        bad_images="stop",
+    )
+    means = [sum(found[unit.key(shots, seed)] for seed in (0, 1)) / 2 for shots in (1, 5)]
+    assert means == pytest.approx([row["mean"] for row in expected["few_shot"]])
+
+
+@pytest.mark.process
+def test_changed_images_and_speed_of_a_run(ran, monkeypatch):
+    """The accuracy is that of the run; a second measurement is equal."""
+    record = json.loads((ran / "E1.json").read_text())
+    reading = _readings(record)[0]
+    root = str(ran / record["runs"])
+    of = Training(
+        name="there", experiment=Workdir(os.path.join(root, reading["folder"])).read_experiment()
+    )
+    monkeypatch.setattr(Training, "folder", reading["folder"])
+    unit = ChangedImages(of=of, data="digits", test_split=digits.TEST)
+    found = unit.run(root, one_device())
+    assert found["accuracy"] == pytest.approx(reading["value"])
+    assert found.keys() == unit.stand_in().keys()
+    assert all(0 <= value <= 1 for value in found.values())
+    assert found == unit.run(root, one_device())
+    assert read_json(os.path.join(root, unit.folder, "manifest.json"))["data"]["labels"]
+    speed = Speed(of=of, data="digits", test_split="test")
+    assert speed.run(root, one_device()).keys() == speed.stand_in().keys()
+
+
+def test_claims_about_changed_images():
+    """The stated changes decide: BiT agrees more under a shift, ViT keeps more after shuffling."""
+
+    def arm(values, noise=0.0):
+        names = inductive_bias.ChangedImages.stand_in(None)
+        seeds = (-noise, noise)
+        return {
+            name: Cell(tuple(Reading("a", name, values.get(name, 0.5) + x) for x in seeds))
+            for name in names
+        }
+
+    vit = arm({"accuracy": 0.8, "shifted by 4": 0.6, "squares of 8 shuffled": 0.7})
+    bit_values = {"accuracy": 0.9, "shifted by 4": 0.7, "squares of 8 shuffled": 0.6}
+    bit = arm(bit_values)
+    shift, shuffle, *others = inductive_bias._claims({"ViT": vit, "BiT": bit})
+    assert (shift.shows, shift.numbers) == (True, "+10.0 ± 0.0 points")
+    assert shuffle.shows and shuffle.numbers == "ViT 85.2%, BiT 61.3%; +23.9 ± 0.0 points"
+    assert [claim.shows for claim in others] == [None] * 4
+    swapped = inductive_bias._claims({"ViT": bit, "BiT": vit})
+    assert [claim.shows for claim in swapped[:2]] == [False, False]
+    # Two seeds that differ as much as the arms show nothing.
+    noisy = inductive_bias._claims({"ViT": vit, "BiT": arm(bit_values, noise=0.1)})
+    assert [claim.shows for claim in noisy[:2]] == [False, False]
+
+
+def test_claims_about_positions():
+    def arm(*values):
+        return Cell(tuple(Reading("a", "accuracy", x) for x in values))
+
+    none, one, two = arm(0.5, 0.5, 0.5), arm(0.6, 0.61, 0.6), arm(0.55, 0.65, 0.6)
+    assert [x.shows for x in positions._claims(none, [one, one, one])] == [True, True, True]
+    # One of the others alone is not clearly above none, but their mean is.
+    assert [x.shows for x in positions._claims(none, [one, one, arm(0.5, 0.6, 0.55)])] == [
+        True,
+        False,
+        True,
+    ]
+    # None is not the lowest; two of the others differ.
+    assert [x.shows for x in positions._claims(two, [one, arm(0.9, 0.9, 0.9), none])] == [
+        False,
+        False,
+        False,
+    ]
+
+
+def test_claims_about_depth_and_width():
+    def cells(**values):
+        names = {"one": "1 layers", "two": "2 layers", "four": "4 layers", "eight": "8 layers"}
+        names["wide"] = "width 128"
+        return {
+            names[x]: Cell(tuple(Reading("a", "accuracy", y + z) for z in (-0.001, 0.0, 0.001)))
+            for x, y in values.items()
+        }
+
+    shown = depth_and_width._claims(cells(one=0.5, two=0.7, four=0.8, eight=0.81, wide=0.7))
+    assert [claim.shows for claim in shown] == [True, True, True]
+    other = depth_and_width._claims(cells(one=0.5, two=0.5, four=0.5, eight=0.6, wide=0.7))
+    assert [claim.shows for claim in other] == [False, False, False]
+
+
+class _Constant:
+    """A unit without a run."""
+
+    name = folder = "constant"
+    needs = ()
+    settings = None
+
+    def describe(self):
+        return "constant"
+
+    def stand_in(self):
+        return {"accuracy": 0.5}
+
+    def run(self, root, strategy):
+        del strategy
+        os.makedirs(os.path.join(root, self.folder))
+        return self.stand_in()
+
+
+def toy_of(shows, name="E1", **fields):
+    def run(lab):
+        unit = _Constant()
+        table = Table(title="a", columns=["b"], rows={"c": [cell([unit], lab.results([unit]))]})
+        return Findings([table], [Claim("it is so", shows, "0.5", must=True)])
+
+    values = {"title": "t", "paper": (), "question": "q", "setup": "s", "minutes": 1, "run": run}
+    return Study(name=name, **(values | fields))
+
+
+def test_reports_have_all_charts(tmp_path):
+    """A page and a Markdown file of one record: the curve of a table, and a chart of points."""
+
+    def findings(lab):
+        unit = _Constant()
+        each = cell([unit], lab.results([unit]))
+        table = Table(title="a|b", columns=[1, 10], rows={"c": [each, None]}, curve="x", log=True)
+        points = {"c": [Point.of(3.0, each)], "without a point": []}
+        chart = Chart(title="u", x_label="y", curves=points, joined=False)
+        claim = Claim("it is so", None, "0.5")
+        return Findings([table], [claim], ["a note"], [chart])
+
+    session.run([toy_of(True, run=findings)], tmp_path / "a", None)
+    assert (tmp_path / "a" / "E1.html").read_text().count("<svg") == 2
+    text = (tmp_path / "a" / "report.md").read_text()
+    pictures = re.findall(r"!\[(.*)\]\((.*)\)", text)
+    assert [title for title, _ in pictures] == ["a|b over x", "u over y"]
+    for _, picture in pictures:
+        assert (tmp_path / "a" / picture).read_bytes().startswith(b"\x89PNG")
+    lines = text.splitlines()
+    assert "## E1: t" in lines and "A note." in lines
+    assert "| it is so | 0.5 | reported |" in lines and "| c | 50.0 % | - |" in lines
+
+
+def test_a_gate_that_fails_ends_the_call(tmp_path):
+    with pytest.raises(RunError, match=r"G0: it is so \(0\.5\). Something is broken"):
+        session.run([toy_of(False, "G0", is_gate=True), toy_of(True)], tmp_path / "a", None)
+    assert not (tmp_path / "a" / "E1.json").exists()
+    assert [*session.run([toy_of(True)], tmp_path / "a", None)] == ["E1"]
+
+
+def test_other_folders_are_refused_untouched(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match="exists and holds no experiments"):
+        session.run([toy_of(True)], tmp_path, None)
+    with pytest.raises(UserError, match="holds no experiments of pipelines.paper"):
+        session.rewrite(tmp_path)
+    (tmp_path / "paper.json").write_text('{"command": "pipelines.sweep"}')
+    with pytest.raises(UserError, match="was not written by pipelines.paper"):
+        session.run([toy_of(True)], tmp_path, None)
+    assert sorted(os.listdir(tmp_path)) == ["notes.txt", "paper.json"]
+
+
+def test_names_choose_experiments():
+    default = [toy.name for toy in catalog.choose(None)]
+    assert default == ["G0", "E1", "E2", "E3", "E4", "E8"]
+    assert sum(toy.minutes for toy in catalog.choose(None)) <= 75
+    assert [toy.name for toy in catalog.choose("all")] == [*catalog.TOYS]
+    assert catalog.choose("E1") == catalog.choose("table8") == [positions.POSITIONS]
+    with pytest.raises(UserError, match="table2 has no study at toy scale: pipelines.sweep"):
+        catalog.choose("table2")
+    with pytest.raises(UserError, match=r"--run=tabel8 is unknown. Did you mean table8,"):
+        catalog.choose("tabel8")
+    for toy in catalog.TOYS.values():
+        assert set(toy.paper) <= set(catalog.PARTS)
+    for name, part in catalog.PARTS.items():
+        has_toy = any(name in toy.paper for toy in catalog.TOYS.values())
+        assert has_toy == (part.nearest == ""), name
+
+
+@pytest.mark.parametrize("name", catalog.TOYS)
+def test_listings_ask_for_what_is_declared(name):
+    """Each experiment runs through with stand-ins: its units differ, and come after their needs."""
+    toy = catalog.TOYS[name]
+    units = [*session.listed(toy).units.values()]
+    assert len({unit.folder for unit in units}) == len(units) > 1
+    for place, unit in enumerate(units):
+        assert all(need in units[:place] for need in unit.needs)
+    lines = session.describe([toy])
+    assert len(lines) == len(units) + 2
+    assert f"{len(units)} runs, about {toy.minutes:g} minutes" in lines[0]
+
+
+def test_pre_training_and_tests_of_few_labels_share_no_image():
+    """Classes differ; labels and tests come from different halves."""
+    pool = open_source("digits/low", digits.POOL)
+    test = open_source("digits/low", digits.TEST)
+    held_out = open_source("digits/low", digits.HELD_OUT)
+    images = [set(x.read(range(x.num_examples)).images) for x in (pool, test, held_out)]
+    assert sum(map(len, images)) == len(set.union(*images)) == 651 + 100 + 150
+    for way in few_labels.WAYS.values():
+        assert way.data.name == "digits/high"
+
+
+@pytest.mark.parametrize(
+    "arms",
+    [
+        data_size.ARMS.values(),
+        hybrids.ARMS.values(),
+        [depth_and_width.ARMS[x] for x in ("8 layers", "width 128")],
+    ],
+)
+def test_arms_of_equal_cost(arms):
+    first, second = (cost.macs(arm.model_config(8)) for arm in arms)
+    assert first == pytest.approx(second, rel=0.025)
+
+
+def test_the_change_of_the_lead_is_a_regression():
+    """The slope of the lead over the logarithm of the images, and its interval, by SciPy."""
+    random = np.random.default_rng(0)
+    values = random.uniform(size=[2, len(data_size.SIZES), 2])
+    rows = {
+        arm: [Cell(tuple(Reading("a", "accuracy", x) for x in pair)) for pair in each]
+        for arm, each in zip(("ViT", "BiT"), values.tolist(), strict=True)
+    }
+    table = Table(title="", columns=list(data_size.SIZES), rows=rows, reference="ViT")
+    line = stats.linregress(
+        np.repeat(np.log2(data_size.SIZES), 2), (values[1] - values[0]).reshape(-1)
+    )
+    half = stats.t.ppf(0.975, 2 * len(data_size.SIZES) - 2) * line.stderr
+    assert data_size._slope(table) == (pytest.approx(line.slope), pytest.approx(half))
+
+
+def test_gates_are_those_that_are_stated():
+    least = {name: value for name, (_, value) in gates._GATES.items()}
+    assert list(least.values()) == [1.0, 0.95, 0.70]
