@@ -1,10 +1,18 @@
 """Shows what a model looks at, and what it has learned."""
 
 import os
+import sys
 
-from absl import flags
+if __name__ == "inspect":
+    # `python pipelines/NAME.py` puts this folder first on the path, and Python's own `inspect` is
+    # meant. It takes this module's place in `sys.modules`, where the import looks last.
+    sys.path.remove(os.path.dirname(os.path.abspath(__file__)))
+    del sys.modules["inspect"]
+    import inspect  # noqa: F401
+else:
+    from absl import flags
 
-from pipelines.cli import command, request, shared_flags
+    from pipelines.cli import command, request, shared_flags
 
 DESCRIPTION = """Writes a page, PNG files and inspect.json about models of every family: filters,
 similarity of positions, attention distance and entropy of each head, beside those of random

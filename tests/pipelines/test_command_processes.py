@@ -3,13 +3,16 @@
 import io
 import json
 import os
+import subprocess
+import sys
 
 import pytest
 
+from pipelines.cli.command_names import commands
 from pipelines.distribution.log_lines import LineHandler, attached
 from pipelines.runs.workdir import Workdir
 from pipelines.training.train import train
-from tests.pipelines.process import assert_user_error, run_command, run_module
+from tests.pipelines.process import ROOT, assert_user_error, run_command, run_module
 from tests.pipelines.tiny import as_flags, assert_same_weights, one_device, tiny_experiment
 
 LONG = (
@@ -91,3 +94,17 @@ def test_help_may_be_read_in_part(tmp_path):
     finally:
         os.close(writer)
     assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_commands_start_as_files_too(tmp_path):
+    """Their folder is then first on the path, where `inspect` would hide Python's own."""
+    for name in commands():
+        done = subprocess.run(
+            [sys.executable, os.path.join(ROOT, "pipelines", f"{name}.py"), "--help"],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": ROOT},
+            capture_output=True,
+            text=True,
+        )
+        assert (done.returncode, done.stderr) == (0, ""), name
+        assert "usage:" in done.stdout, name
