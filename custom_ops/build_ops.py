@@ -113,7 +113,7 @@ def _build_with_cuda(job):
         BuildError: as `build`.
     """
     try:
-        cuda = _find_cuda(job.compiler, job.say)
+        cuda = _find_cuda(job.compiler, job.say, needs_gpu=True)
         return ([], cuda) if isinstance(cuda, str) else (_build(job, cuda), "")
     except toolkit.CudaError as error:
         if toolkit.demanded():
@@ -286,9 +286,9 @@ def _link(compiler, product, compiled, stamp):
     objects.link(compiler, files, product.flags, product.path, stamp.parent)
 
 
-def _find_cuda(compiler, say):
+def _find_cuda(compiler, say, needs_gpu=False):
     """The CUDA toolkit, which a line tells, or why there is none."""
-    found = toolkit.find(compiler)
+    found = toolkit.find(compiler, needs_gpu)
     if isinstance(found, toolkit.Toolkit):
         say(f"ops: {found.compiler.version} for {', '.join(found.targets)} ({found.why})")
     return found

@@ -21,7 +21,8 @@ def main():
 def _answer():
     try:
         # Bazel passes its own compiler to nvcc.
-        found = toolkit.find(Compiler(tuple(shlex.split(os.environ.get("CC") or "gcc")), ""))
+        compiler = Compiler(tuple(shlex.split(os.environ.get("CC") or "gcc")), "")
+        found = toolkit.find(compiler, needs_gpu=True)
         if isinstance(found, str):
             return {"none": found}
         toolkit.try_out(found)

@@ -3,11 +3,12 @@
 Three environment variables choose: `VIT_CUDA=0` leaves the kernels out, `CUDA_HOME` is the folder
 of the toolkit (otherwise the nvcc on the `PATH` is used), and `VIT_CUDA_ARCHS` names compute
 capabilities, as `all` or as a list like `80,90a`. Without the last the kernels are compiled for the
-GPUs of this machine, and where there is none for `90a`. The code always includes PTX, which the
-driver compiles for other GPUs; the list `PTX` means nothing else.
+GPUs of this machine. The code always includes PTX, which the driver compiles for other GPUs; the
+list `PTX` means nothing else.
 
-Without an nvcc, or with one that does not work, the kernels are left out. `VIT_CUDA=1` and
-`VIT_CUDA_ARCHS` demand them: then that is an error.
+On a machine without a GPU, without an nvcc, or with one that does not work, the kernels are left
+out: compiling them takes minutes. `VIT_CUDA=1` and `VIT_CUDA_ARCHS` demand them: then they are
+compiled without a GPU too, for `90a`, and what prevents that is an error.
 """
 
 import dataclasses
@@ -32,6 +33,8 @@ REPAIR = (
     f"CC), or leave the CUDA kernels out with {SWITCH}=0."
 )
 _DEFAULT_ARCH = "90a"
+# Of the drivers for Linux and for the Linux of Windows.
+_DRIVERS = ("/proc/driver/nvidia", "/dev/nvidiactl", "/dev/dxg")
 # Of nvcc's front end, which documents none; the last one counts (CUDA 13.0.88, 2026-11-27).
 _PATH_OPTION = "--orig_src_path_name"
 # Variables that change what nvcc does.
@@ -98,11 +101,12 @@ class Toolkit:
         return (f"-L{self.lib}", *sources()["CUDA_LINKOPTS"])
 
 
-def find(compiler=None) -> Toolkit | str:
+def find(compiler=None, needs_gpu=False) -> Toolkit | str:
     """Finds the toolkit.
 
     Args:
         compiler: the C++ compiler, a `Compiler`; None for the one that `find_compiler` finds.
+        needs_gpu: whether the kernels are left out on a machine without a GPU, unless demanded.
 
     Returns:
         The toolkit, or why the kernels are left out.
@@ -114,6 +118,8 @@ def find(compiler=None) -> Toolkit | str:
     if os.environ.get(SWITCH) == "0":
         return f"{SWITCH}=0"
     path = nvcc_path()
+    if needs_gpu and not (has_gpu() or demanded()):
+        return f"there is no GPU here; {SWITCH}=1 compiles them all the same"
     if path is None:
         reason = "there is no nvcc in CUDA_HOME or on the PATH"
         if demanded():
@@ -145,6 +151,11 @@ def try_out(toolkit):
         source.write_text("__global__ void empty() {}\n")
         command = [*toolkit.flags, "-c", str(source), "-o", f"{folder}/empty.o"]
         _ask(*toolkit.compiler.command, *command, what="for an empty kernel")
+
+
+def has_gpu():
+    """Whether this machine has a driver of NVIDIA; starts no process."""
+    return any(map(os.path.exists, _DRIVERS))
 
 
 def nvcc_path():
@@ -186,7 +197,7 @@ def tools():
         A short text that changes when one of them is replaced; "" if no kernels would be built.
     """
     path = nvcc_path()
-    if os.environ.get(SWITCH) == "0" or path is None:
+    if os.environ.get(SWITCH) == "0" or path is None or not (has_gpu() or demanded()):
         return ""
     host = shutil.which(_host(shlex.split(os.environ.get("CXX") or "g++")))
     parts = [os.environ.get(name) for name in _NVCC_VARIABLES]
@@ -210,7 +221,7 @@ def differs(targets, record) -> bool:
         return bool(targets)
     here = tools()
     if not here:
-        # The kernels of a toolkit that is gone stay.
+        # The kernels of a toolkit or of a GPU that is gone stay.
         return demanded() and not targets
     if here != record["tools"]:
         return True

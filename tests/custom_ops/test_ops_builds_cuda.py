@@ -25,6 +25,7 @@ def nvcc(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_HOME", str(folder))
     monkeypatch.setenv("FAILS", "0")
     monkeypatch.delenv("VIT_CUDA", raising=False)
+    monkeypatch.setattr(toolkit, "has_gpu", lambda: True)
     return folder
 
 
@@ -117,6 +118,24 @@ def test_ptx_alone_leaves_the_list_of_kernels(package, nvcc, monkeypatch):
     monkeypatch.setenv("VIT_CUDA_ARCHS", "PTX")
     build_ops.build_cuda_module(folder.parent, [].append)
     assert report.read_text() == before
+
+
+@pytest.mark.process
+def test_without_a_gpu_the_kernels_are_compiled_on_demand_alone(package, nvcc, monkeypatch):
+    folder, target = package
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "2.20.0")
+    target["suffix"] = sysconfig.get_config_var("EXT_SUFFIX")
+    monkeypatch.setattr(toolkit, "has_gpu", lambda: False)
+    units, lines = build(folder)
+    assert units == ALL and lines[-1].startswith("ops: no kernels for GPUs: there is no GPU here")
+    said = []
+    assert build_ops.is_current(said.append) and said == []
+    assert isinstance(toolkit.find(), toolkit.Toolkit)  # Asked for by a function of its own.
+    for name, value in (("VIT_CUDA", "1"), ("VIT_CUDA_ARCHS", "80")):
+        with monkeypatch.context() as demand:
+            demand.setenv(name, value)
+            assert not build_ops.is_current()
+            assert isinstance(toolkit.find(needs_gpu=True), toolkit.Toolkit)
 
 
 def test_the_programs_of_a_toolkit_are_beside_the_nvcc_that_a_script_starts(nvcc, tmp_path):
