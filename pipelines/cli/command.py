@@ -57,7 +57,7 @@ def run(
         define: optional function that adds the command's own flags to an `absl.flags.FlagValues`.
         positional: names of the positional arguments, for `--help`; None refuses them.
         check_ops: whether a wrong VIT_OPS, VIT_ISA or TensorFlow is told, and may end the command,
-            before `main`, and oneDNN is turned on (`runs.onednn`).
+            before `main`, and oneDNN is turned on (`distribution.onednn`).
         shared_flags: the members of `SHARED_FLAGS` that the command takes; it refuses the others.
         fields: config paths that hints about unknown flags may suggest for `--set`; None means all.
         logs_to: "stdout" or "stderr", where log lines go; "stderr" if stdout holds a result.

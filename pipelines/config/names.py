@@ -2,7 +2,7 @@
 
 from typing import Literal, get_args
 
-# The suites of fine-tuning; `studies/suites.py` has what they are.
+# The suites of fine-tuning; `data/protocols/suites.py` has what they are.
 SuiteName = Literal["vtab", "cifar10", "cifar100", "pets", "flowers"]
 Strategy = Literal["auto", "one_device", "mirrored", "multi_worker", "tpu"]
 # Weights of a run: the newest, their moving average, or those with the best evaluation.

@@ -37,7 +37,7 @@ def connect(place, logical_cpus, wait):
         wait: seconds to wait for the others.
 
     Returns:
-        A `tf.distribute.MultiWorkerMirroredStrategy`; `workers.group.current` is then their group.
+        A `tf.distribute.MultiWorkerMirroredStrategy`; `group.current` is then their group.
 
     Raises:
         UserError, WorkerError: as `join`.

@@ -1,4 +1,4 @@
-"""The paper's numbers beside a result of `benchmarks.run`, and what differs from the paper's."""
+"""The paper's numbers beside a result of `benchmarks.run.run`, and what differs from the paper's."""
 
 import dataclasses
 import re
@@ -43,7 +43,7 @@ def compare(result, source, config, examples) -> dict:
         examples: the `DataSource`.
 
     Returns:
-        "paper" and "comparison" of `benchmarks.run`.
+        "paper" and "comparison" of `benchmarks.run.run`.
     """
     benchmark = result["benchmark"]
     model = next((name for name, own in VARIANTS.items() if sizes(own) == sizes(config)), None)
