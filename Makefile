@@ -54,12 +54,11 @@ test-all: packages setup cuda-compiler  ## all tests: what must pass before a ch
 	@$(PYTEST) --heavy all -m "not peers" --durations 10
 	@$(MAKE) --no-print-directory test-processors
 
-# First what a processor with AVX2 alone runs outside commands, then what commands run there, and the
-# ops without any of the instruction sets.
-LOWER = $(PYTEST) --heavy none -m "not process and not peers" tests/custom_ops tests/vit_tf
-test-processors: setup  ## the tests of the ops and of vit_tf as they run on lesser processors
-	@TF_ENABLE_ONEDNN_OPTS=0 VIT_ISA=avx2 $(LOWER)
-	@TF_ENABLE_ONEDNN_OPTS=1 ONEDNN_MAX_CPU_ISA=AVX2 VIT_ISA=baseline $(LOWER)
+# First what a processor with AVX2 alone runs outside commands, then the ops without its instructions.
+VALUES = $(PYTEST) --heavy none -m "not process and not peers" tests/custom_ops
+test-processors: setup  ## the tests of ops, layers and models as they run on lesser processors
+	@TF_ENABLE_ONEDNN_OPTS=0 VIT_ISA=avx2 $(VALUES) tests/vit_tf/layers tests/vit_tf/models
+	@VIT_ISA=baseline $(VALUES)
 
 test-peers: setup  ## compare logits with Hugging Face transformers and timm; needs `make peers`
 	@$(RUN) -m pytest tests/peers
