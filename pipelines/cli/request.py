@@ -7,7 +7,7 @@ import re
 from pipelines.cli.shared_flags import WORKER_FLAGS
 from pipelines.config import Assignments, Experiment, Request
 from pipelines.config.names import PRECISIONS
-from pipelines.config.recipes import get_recipe, summary
+from pipelines.config.recipes import get_recipe, photos, summary
 from pipelines.distribution.group import current
 from pipelines.errors import UserError
 from vit_tf.files import storage
@@ -78,13 +78,16 @@ def pretraining(begin, request, grid=()):
         UserError: as `experiment`, and for photos at the image size of a recipe for built-in data.
     """
     described = _apply(request.assignments, begin)
-    # Imported last: it loads TensorFlow, and wrong flags are answered before.
-    from pipelines.training.fine_tuning import check_photo_size
-
     size = "model.image_size"
-    in_grid = any(text.startswith(f"{size}=") for text in grid)
-    check_photo_size(begin, described, in_grid or request.assignments.given(size))
+    has_size = request.assignments.given(size) or any(x.startswith(f"{size}=") for x in grid)
+    photos.check_size(begin, described, has_size, _open_data)
     return described
+
+
+def _open_data(data):
+    from pipelines.data.sources.subset import open_auto_train_split  # It loads TensorFlow.
+
+    open_auto_train_split(data)
 
 
 def start(values, run=None):

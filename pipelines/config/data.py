@@ -1,11 +1,12 @@
 """The section of the data: where images come from, and how they become batches."""
 
 import dataclasses
+import re
 from typing import Any, Literal
 
 from pipelines.config.augmentation import Augmentation
 from pipelines.config.fields import check, check_at_least, check_choices
-from pipelines.config.names import AUTO_SPLIT, ImageDtype
+from pipelines.config.names import AUTO_SPLIT, BUILTIN, ImageDtype
 from pipelines.errors import UserError
 from vit_tf.images.value_range import MEAN, STD
 from vit_tf.preprocessing import Exif, Interpolation, ResizeRule
@@ -139,6 +140,11 @@ class Data(Augmentation):
                 f"data.crop_fraction, one of them. Received: resize={self.resize}, "
                 f"resize_to={self.resize_to}, crop_fraction={self.crop_fraction}."
             )
+
+    @property
+    def is_builtin(self) -> bool:
+        """Whether `data/builtin` makes the data set."""
+        return re.split("[/:]", self.name)[0] in BUILTIN
 
     def _check_subset(self):
         if self.fraction is not None and self.per_class is not None:

@@ -17,6 +17,8 @@ ImageDtype = Literal["float32", "uint8"]
 PRECISIONS = {name: name for name in get_args(Dtype)} | {"bfloat16": "mixed_bfloat16"}
 # Those that `vit_tf.pack_model` covers.
 PACKED_PRECISIONS = ("float32", "mixed_bfloat16", "bfloat16")
+# The data sets that modules of these names in `data/builtin` make.
+BUILTIN = ("digits", "shapes")
 # Instead of the name of a split: `data.sources.splits` chooses a split of the data set.
 AUTO_SPLIT = "auto"
 # Ops in a SavedModel: TensorFlow's own, or the compiled ops of this project.

@@ -5,20 +5,16 @@ A recipe for built-in data, such as the default `digits`, says nothing about pho
 recipe is `config/recipes/photos.py`. Assignments of the user win over all of these.
 """
 
-import contextlib
 import dataclasses
 import logging
-import re
 import typing
 
 from pipelines.config import Data, Experiment, Request
 from pipelines.config.model import Model, changed_fields, model_field_types
 from pipelines.config.names import Dtype
 from pipelines.config.recipes import photos
-from pipelines.data.sources.splits import with_splits
-from pipelines.data.sources.subset import open_train_split, subset_size
-from pipelines.data.sources.tfds_catalog import BUILTIN
-from pipelines.errors import DataError, MissingDataError, UserError
+from pipelines.data.sources.subset import open_auto_train_split, subset_size
+from pipelines.errors import DataError, UserError
 from pipelines.runs import checkpoints
 from pipelines.runs.workdir import Workdir
 from pipelines.stored_models import model_source
@@ -89,7 +85,7 @@ def choose(
     if published or not has_own or model_source.exists(init_from):
         initial = _read_initial(base, run)
     chooses = not is_complete and not has_own
-    for_photos = chooses and _is_builtin(start.data) and not _is_builtin(asked.data)
+    for_photos = chooses and start.data.is_builtin and not asked.data.is_builtin
     if for_photos and asked.init_from is None and not checkpoints.steps(run.checkpoints):
         raise _no_photo_model(asked.data)
     if chooses:
@@ -112,7 +108,8 @@ def choose(
     if for_photos:
         origin = _describe(experiment, examples is not None)
         return experiment, dataclasses.replace(request, origin=origin)
-    check_photo_size(start, experiment, assignments.given("model.image_size"))
+    has_size = assignments.given("model.image_size")
+    photos.check_size(start, experiment, has_size, open_auto_train_split)
     return experiment, request
 
 
@@ -153,10 +150,6 @@ def _read_initial(experiment, run):
         return _Initial(experiment.init_from, config, own.model.dtype, preprocessing)
 
 
-def _is_builtin(data):
-    return re.split("[/:]", data.name)[0] in BUILTIN
-
-
 def _model(initial, recipe, for_photos):
     """The model section: the initial architecture, and the fields of training of the recipe.
 
@@ -173,7 +166,7 @@ def _model(initial, recipe, for_photos):
         return dataclasses.replace(section, fields=fields, image_size=size)
     known, own = model_field_types(section.name), recipe.model.fields
     fields |= {name: own[name] for name in _OF_TRAINING if name in own and name in known}
-    size = section.image_size if _is_builtin(recipe.data) else recipe.model.image_size
+    size = section.image_size if recipe.data.is_builtin else recipe.model.image_size
     return dataclasses.replace(section, fields=fields, image_size=size)
 
 
@@ -208,14 +201,9 @@ def _for_photos(base, initial, assignments, examples, replicas, batch_size):
 def _count(data):
     """Number of training examples; None if the data cannot be opened, which is reported later."""
     try:
-        return subset_size(data, _open(data))
+        return subset_size(data, open_auto_train_split(data))
     except DataError:
         return None
-
-
-def _open(data):
-    data, _ = with_splits(data)
-    return open_train_split(data)
 
 
 def check_initial(experiment, assignments):
@@ -229,34 +217,6 @@ def check_initial(experiment, assignments):
         UserError: if the weights cannot be read or do not fit.
     """
     _check_fit(experiment, _read(experiment), assignments)
-
-
-def check_photo_size(start, experiment, has_size):
-    """Refuses photos at the small image size of a recipe for built-in data.
-
-    Args:
-        start: the `Experiment` of the recipe.
-        experiment: the same with the settings of the user.
-        has_size: whether one of these is the image size.
-
-    Raises:
-        UserError: if the data are other data and the size is the recipe's, or if the data cannot
-            be used.
-    """
-    height, width = experiment.model.image_size
-    if (
-        not has_size
-        and min(height, width) < photos.SMALLEST_SIDE
-        and _is_builtin(start.data)
-        and not _is_builtin(experiment.data)
-    ):
-        with contextlib.suppress(MissingDataError):
-            _open(experiment.data)  # A wrong name has a message of its own.
-        raise UserError(
-            f"The settings are for {start.data.name}: {experiment.data.name} would be trained at "
-            f"{height} x {width} pixels. Choose a size, such as --set model.image_size=224 --set "
-            f"model.name={experiment.model.name}, or a recipe for photos; --list prints them."
-        )
 
 
 def _check_fit(base, initial, assignments):

@@ -4,11 +4,13 @@ The settings depend on the data and on the initial model, so that no name stands
 `training/fine_tuning.py` takes them where a recipe is for built-in data and the data are photos.
 """
 
+import contextlib
 import dataclasses
 import math
 
 from pipelines.config import Data, Experiment, Optimizer, Schedule, Train
 from pipelines.config.recipes.rows import hyper_rule_length
+from pipelines.errors import MissingDataError, UserError
 
 # Without an assignment, no run reads photos with a side below this number of pixels.
 SMALLEST_SIDE = 64
@@ -93,3 +95,29 @@ def shown(experiment: Experiment) -> dict:
             del found[replaces]
         found[path] = value
     return found
+
+
+def check_size(start: Experiment, experiment: Experiment, has_size, open_data):
+    """Refuses photos at the small image size of a recipe for built-in data.
+
+    Args:
+        start: the recipe.
+        experiment: the same with the settings of the user.
+        has_size: whether one of these is the image size.
+        open_data: called with the section of the data before they are refused, since a wrong name
+            has a message of its own.
+
+    Raises:
+        UserError: if the data are other data and the size is the recipe's, or if the data cannot
+            be used.
+    """
+    height, width = experiment.model.image_size
+    is_small = not has_size and min(height, width) < SMALLEST_SIDE
+    if is_small and start.data.is_builtin and not experiment.data.is_builtin:
+        with contextlib.suppress(MissingDataError):
+            open_data(experiment.data)
+        raise UserError(
+            f"The settings are for {start.data.name}: {experiment.data.name} would be trained at "
+            f"{height} x {width} pixels. Choose a size, such as --set model.image_size=224 --set "
+            f"model.name={experiment.model.name}, or a recipe for photos; --list prints them."
+        )

@@ -21,6 +21,7 @@ from pipelines.data.labels.class_sizes import check_class_sizes, name_sizes
 from pipelines.data.progress_lines import ProgressLines
 from pipelines.data.sources.open import open_source
 from pipelines.data.sources.source import ROWS_PER_READ, DataSource
+from pipelines.data.sources.splits import with_splits
 from pipelines.errors import DataError
 
 _log = logging.getLogger(__name__)
@@ -60,6 +61,11 @@ def open_train_split(data):
     """
     source = open_source(data.name, data.train_split, data.data_dir, data.label)
     return leave_out(data, source)
+
+
+def open_auto_train_split(data):
+    """The same for a section whose splits may be `auto`."""
+    return open_train_split(with_splits(data)[0])
 
 
 def leave_out(data, source):

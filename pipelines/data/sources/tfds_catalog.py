@@ -13,14 +13,13 @@ from typing import Any
 import tensorflow_datasets as tfds
 from tensorflow_datasets.core.utils.file_utils import list_data_dirs
 
+from pipelines.config.names import BUILTIN
 from pipelines.errors import DataError, MissingDataError
 from vit_tf.config.near_names import as_question, near_names
 from vit_tf.files import storage
 
 _log = logging.getLogger(__name__)
 
-# Data sets that this project generates -> the module that registers them with TFDS.
-BUILTIN = {"digits": "pipelines.data.builtin.digits", "shapes": "pipelines.data.builtin.shapes"}
 # Kinds of data on disk, `data.name=<kind>:<path>`, and other names that users try.
 _KINDS = ("folder", "list", "tfrecord")
 _KIND_SYNONYMS = {
@@ -57,7 +56,7 @@ def find_builder(name, data_dir=None):
         raise DataError(f"{name!r} is not a data set name.{hint}")
     builtin = parsed["name"] in BUILTIN
     if builtin:
-        importlib.import_module(BUILTIN[parsed["name"]])
+        importlib.import_module(f"pipelines.data.builtin.{parsed['name']}")
         if parsed["config"]:
             builder_class: Any = tfds.builder_cls(parsed["name"])
             builder_class.make_config(parsed["config"])

@@ -1,4 +1,4 @@
-"""The paper's numbers beside a result of `benchmarks.run.run`, and what differs from the paper's."""
+"""The paper's numbers beside a result of a benchmark, and what differs from the paper's."""
 
 import dataclasses
 import re
