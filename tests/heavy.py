@@ -5,6 +5,20 @@ test` those that a change since the merge base with main switches on, `make chec
 """
 
 from tests import changed
+from tests.architecture import ROOT
+from tests.source_text import imports
+
+
+def _with_imports(folder):
+    """The paths of a room: its folder, its tests, and the modules that it imports directly."""
+    found = {f"{folder}/": None, f"tests/{folder}/": None}
+    for file in sorted((ROOT / folder).rglob("*.py")):
+        module = ".".join(file.relative_to(ROOT).with_suffix("").parts)
+        names = [name for name, _ in imports(file.read_text(), module)]
+        paths = [f"{name.replace('.', '/')}.py" for name in names]
+        found |= dict.fromkeys(path for path in paths if (ROOT / path).is_file())
+    return tuple(found)
+
 
 # Group -> starts of the paths that switch it on: of what the tests cover most, and of the tests.
 # tests/changed.py finds the changed files.
@@ -45,6 +59,11 @@ GROUPS = {
         # Trainings of the comparison with a GPU.
         *("benchmarks/gpu/smoke", "tests/benchmarks/test_gpu_smoke"),
     ),
+    # All tests of the room behind the fence, without a mark of their own.
+    "research": (
+        *_with_imports("pipelines/research"),
+        *(f"pipelines/{name}.py" for name in ("demo", "paper", "plan", "sweep", "verify_weights")),
+    ),
     # The memory of the inspection of a large model.
     "inspection": ("vit_tf/analysis/", "tests/vit_tf/analysis/", "tests/vit_tf/programs/"),
     # Exports beyond one of each kind.
@@ -56,6 +75,8 @@ GROUPS = {
         "tests/pipelines/stored_models/",
     ),
 }
+# Start of the path of tests -> their group.
+ROOMS = {"tests/pipelines/research/": "research"}
 CHOICES = ("all", "changed", "none")
 
 
@@ -87,6 +108,7 @@ def split(items, groups):
     kept, left_out = [], []
     for item in items:
         own = {group for mark in item.iter_markers("heavy") for group in mark.args}
+        own |= {group for start, group in ROOMS.items() if item.nodeid.startswith(start)}
         if unknown := own - GROUPS.keys():
             raise ValueError(f"{item.nodeid} is in a group that tests/heavy.py lacks: {unknown}")
         (kept if own <= set(groups) else left_out).append(item)

@@ -14,11 +14,13 @@ from tests import heavy
         ("tests/cc/simd_test.cc", ["native"]),
         ("requirements.lock", ["builds"]),
         ("docs/data.md", ["docs"]),
-        ("pipelines/research/demo/stages.py", ["demo"]),
-        ("pipelines/training/train.py", ["training"]),
-        ("pipelines/serving/saved_model.py", ["serving"]),
+        ("pipelines/research/demo/stages.py", ["demo", "research"]),
+        ("pipelines/training/train.py", ["training", "research"]),
+        ("pipelines/training/loop.py", ["training"]),
+        ("pipelines/serving/saved_model.py", ["research", "serving"]),
         ("tests/test_docs.py", ["docs"]),
-        ("vit_tf/cost.py", []),
+        ("vit_tf/cost.py", ["research"]),
+        ("vit_tf/families.py", []),
     ],
 )
 def test_a_change_switches_its_groups_on(path, groups):
@@ -47,5 +49,8 @@ def test_a_test_runs_with_all_its_groups():
     assert heavy.split(items, []) == ([light], [docs, both])
     assert heavy.split(items, ["docs"]) == ([light, docs], [both])
     assert heavy.split(items, ["demo", "docs"]) == (items, [])
+    paper = _item("tests/pipelines/research/paper/test_lab.py::test_a")
+    assert heavy.split([paper], ["docs"]) == ([], [paper])
+    assert heavy.split([paper], ["research"]) == ([paper], [])
     with pytest.raises(ValueError, match=r"typo is in a group that tests/heavy.py lacks: .'doc'"):
         heavy.split([_item("typo", "doc")], [])
