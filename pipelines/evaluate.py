@@ -9,7 +9,7 @@ from pipelines.cli import command, request, shared_flags
 from pipelines.cli.output import print_json
 from pipelines.config.data import Data
 from pipelines.config.names import Benchmark
-from pipelines.distribution.group import current
+from pipelines.distribution.group import current_group
 from pipelines.errors import UserError
 
 DESCRIPTION = """Evaluates a model on data.eval_split; every example counts once.
@@ -113,7 +113,7 @@ def main(values, arguments):
         )
     else:
         means = _evaluate(values, source, experiment, strategy, opening)
-    if not current().is_chief:
+    if not current_group().is_chief:
         return
     if values.json:
         print_json(means)

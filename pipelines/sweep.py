@@ -10,7 +10,7 @@ from pipelines.cli.output import print_json
 from pipelines.config.names import SuiteName
 from pipelines.config.summary import summary
 from pipelines.distribution import onednn
-from pipelines.distribution.group import current
+from pipelines.distribution.group import current_group
 from pipelines.errors import UserError
 from pipelines.runs import manifest
 
@@ -108,7 +108,7 @@ def main(values, arguments):
         print("\n".join(sweep.describe(plan)))
         return
     result = sweep.run(plan, workdir, strategy)
-    if values.json and current().is_chief:
+    if values.json and current_group().is_chief:
         print_json(result)
 
 
@@ -139,7 +139,7 @@ def _run_suite(values):
         print("\n".join(suite.describe(plan)))
         return
     result = suite.run(plan, workdir, strategy)
-    if values.json and current().is_chief:
+    if values.json and current_group().is_chief:
         print_json(result)
 
 

@@ -21,7 +21,7 @@ from pipelines.cli.shared_flags import SHARED_FLAGS, WHY_NOT_TAKEN, define_confi
 from pipelines.config.experiment import config_paths
 from pipelines.config.near_paths import flag_hint
 from pipelines.distribution import onednn
-from pipelines.distribution.group import current
+from pipelines.distribution.group import current_group
 from pipelines.distribution.log_lines import LineHandler, attached
 from pipelines.errors import (
     EXIT_FAILED,
@@ -103,7 +103,7 @@ def _run(main, values, arguments, check_ops):
         if check_ops:
             check_implementation()
         main(values, arguments)
-        current().gather(None)  # The last worker may still need the others.
+        current_group().gather(None)  # The last worker may still need the others.
     except WorkerError as error:
         _fail(error.code, error)
     except UserError as error:
@@ -124,10 +124,10 @@ def _run(main, values, arguments, check_ops):
             raise
         _fail(EXIT_FAILED, f"{error}. Run `python -m pipelines.doctor` to see what to install.")
     except Exception as error:
-        if (cause := current().cause(error)) is not error:
+        if (cause := current_group().cause(error)) is not error:
             _fail(cause.code, cause)
         if not _is_op_error(error):
-            if current().count > 1:  # Python's own end would wait for the other workers.
+            if current_group().count > 1:  # Python's own end would wait for the other workers.
                 traceback.print_exc()
                 _end(EXIT_FAILED, repr(error))
             raise
@@ -209,7 +209,7 @@ def _module():
 
 def _fail(code, message):
     _say(message if code == EXIT_INTERRUPTED else f"error: {message}")
-    if current().count > 1:  # Python's own end would wait for the other workers.
+    if current_group().count > 1:  # Python's own end would wait for the other workers.
         _end(code, message)
     sys.exit(code)
 
@@ -224,7 +224,7 @@ def _end(code, reason=""):
     They take a second. Those of a tf.data pipeline may take half a minute on a busy machine, and a
     scheduler kills a process that does not end soon after SIGTERM. Everything is saved by now.
     """
-    current().leave(code, str(reason))
+    current_group().leave(code, str(reason))
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # A second one changes nothing any more.
     atexit._run_exitfuncs()  # They delete temporary folders; `os._exit` does not call them.

@@ -8,7 +8,7 @@ from pipelines.cli.shared_flags import WORKER_FLAGS
 from pipelines.config import Assignments, Experiment, Request
 from pipelines.config.names import PRECISIONS
 from pipelines.config.recipes import get_recipe, photos, summary
-from pipelines.distribution.group import current
+from pipelines.distribution.group import current_group
 from pipelines.errors import UserError
 from vit_tf.files import storage
 
@@ -143,7 +143,7 @@ def strategy(values):
     made = make_strategy(
         values.strategy, values.logical_cpus, values.tpu, values.zone, values.project, workers
     )
-    current().compare("flags", _same_flags(values))
+    current_group().compare("flags", _same_flags(values))
     return made
 
 

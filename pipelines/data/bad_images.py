@@ -24,7 +24,7 @@ import tensorflow as tf
 
 from pipelines.data.decoding import decode_error
 from pipelines.data.sources.source import ROWS_PER_READ
-from pipelines.distribution.group import current
+from pipelines.distribution.group import current_group
 from pipelines.errors import DataError, RunError
 
 _log = logging.getLogger(__name__)
@@ -215,7 +215,7 @@ def explain_input_error(error, batches, numbers, skips_bad_images=False):
         the end of another worker was the cause; `error` itself if all images can be read and
         decoded.
     """
-    if (cause := current().cause(error)) is not error:
+    if (cause := current_group().cause(error)) is not error:
         return cause
     source = batches.source
     if source.failure:  # The failed read may have been of other indices in the same window.
@@ -231,7 +231,7 @@ def explain_input_error(error, batches, numbers, skips_bad_images=False):
         collections.deque(_images(source, read_along), maxlen=0)
     except DataError as failure:
         return failure
-    return current().cause(error, _LONGEST_SEARCH)
+    return current_group().cause(error, _LONGEST_SEARCH)
 
 
 @contextlib.contextmanager

@@ -276,12 +276,12 @@ class Group:
 _group = Group()
 
 
-def current() -> Group:
-    """The workers of this process: after `set_current` those, else itself alone."""
+def current_group() -> Group:
+    """The workers of this process: after `set_current_group` those, else itself alone."""
     return _group
 
 
-def set_current(group):
+def set_current_group(group):
     """Sets the `Group` of this process."""
     global _group
     _group = group

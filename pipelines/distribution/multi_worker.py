@@ -14,7 +14,7 @@ from tensorflow.python.distribute import (  # noqa: TID251
 from tensorflow.python.eager import context  # noqa: TID251
 
 from pipelines.distribution import onednn
-from pipelines.distribution.group import set_current
+from pipelines.distribution.group import set_current_group
 from pipelines.distribution.joining import join
 from pipelines.distribution.log_lines import name_process
 from pipelines.distribution.sameness import program
@@ -37,7 +37,7 @@ def connect(place, logical_cpus, wait):
         wait: seconds to wait for the others.
 
     Returns:
-        A `tf.distribute.MultiWorkerMirroredStrategy`; `group.current` is then their group.
+        A `tf.distribute.MultiWorkerMirroredStrategy`; `group.current_group` is then their group.
 
     Raises:
         UserError, WorkerError: as `join`.
@@ -47,7 +47,7 @@ def connect(place, logical_cpus, wait):
     name_process(f"worker {place.index}: ")
     _log.info(f"waiting for {counted(place.count, 'worker')}: {', '.join(place.addresses)}")
     group = join(place, program(devices) | {"oneDNN": onednn.is_on()}, wait)
-    set_current(group)
+    set_current_group(group)
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec({"worker": list(place.addresses)}),
         task_type="worker",

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import custom_ops
 import vit_tf
-from pipelines.distribution.group import current
+from pipelines.distribution.group import current_group
 from vit_tf.files import storage
 
 # Examples of a data set whose files are compared.
@@ -74,9 +74,9 @@ def check_same_data(what, sources):
     Raises:
         UserError: if two workers read different data; in all workers.
     """
-    if current().count > 1:
+    if current_group().count > 1:
         contents = {use: _content(source) for use, source in sources.items()}
-        current().compare(what, contents)
+        current_group().compare(what, contents)
 
 
 def _content(source):
@@ -113,6 +113,6 @@ def check_same_weights(what, variables):
     Raises:
         UserError: if they differ; in all workers.
     """
-    if current().count > 1:
+    if current_group().count > 1:
         checksums = {x.path: zlib.crc32(np.ascontiguousarray(x.numpy())) for x in variables}
-        current().compare(what, {"checksums": checksums})
+        current_group().compare(what, {"checksums": checksums})

@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 
-from pipelines.distribution.group import current
+from pipelines.distribution.group import current_group
 from pipelines.errors import Interrupted
 
 # Seconds; a callback has ended then.
@@ -89,7 +89,7 @@ class Signals:
 
         All workers call it as often, and it raises in all of them.
         """
-        received = next(filter(None, current().gather(self._received)), None)
+        received = next(filter(None, current_group().gather(self._received)), None)
         if received:
             self._received = None
             raise Interrupted(received)

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from pipelines.config.names import Strategy
 from pipelines.distribution import multi_worker
-from pipelines.distribution.group import current
+from pipelines.distribution.group import current_group
 from pipelines.distribution.places import find
 from pipelines.errors import UserError, counted
 
@@ -195,7 +195,7 @@ def num_hosts(strategy) -> int:
 
 def describe(strategy) -> str:
     """Returns a phrase for the log: the number of replicas, the kind of device, the workers."""
-    replicas, workers = strategy.num_replicas_in_sync, current().count
+    replicas, workers = strategy.num_replicas_in_sync, current_group().count
     kind = strategy.extended.worker_devices[0].split(":")[-2]
     machines = f" of {counted(workers, 'worker')}" if workers > 1 else ""
     return f"{counted(replicas, 'replica')} on {kind}{machines}"

@@ -4,7 +4,7 @@ import logging
 import time
 
 from pipelines.data.bad_images import BadImages, summary_at_end
-from pipelines.distribution.group import current
+from pipelines.distribution.group import current_group
 from pipelines.distribution.sameness import check_same_data, check_same_weights
 from pipelines.errors import UserError
 from pipelines.evaluation.evaluation_step import EvaluationData, Evaluator
@@ -86,7 +86,7 @@ def evaluate(  # noqa: PLR0913 - the flags of the command
         predictions = None if report is None else Predictions(classes.activation)
         evaluator = Evaluator(model, strategy, evaluation_data, task, predictions=predictions)
         means = timed(evaluator)
-    if predictions is not None and current().is_chief:
+    if predictions is not None and current_group().is_chief:
         page = write_report(
             report,
             source.name,

@@ -14,7 +14,7 @@ from pipelines.data.bad_images import INPUT_ERRORS, BadImages, explain_input_err
 from pipelines.data.host_reading import check_hosts
 from pipelines.data.order import EvalBatches
 from pipelines.data.sources.source import DataSource
-from pipelines.distribution.group import current
+from pipelines.distribution.group import current_group
 from pipelines.errors import DataError, UserError
 from pipelines.runs.progress import compiling
 from pipelines.tasks import metrics
@@ -135,7 +135,7 @@ class Evaluator(orbit.StandardEvaluator):
         scored = [self.strategy.gather(value, axis=0) for value in scored]
         if self.data.bad_images is None:
             return sums, scored, None
-        if current().count > 1:  # The chief names the images that any worker cannot read.
+        if current_group().count > 1:  # The chief names the images that any worker cannot read.
             return sums, scored, self.strategy.gather(bad, axis=0)
         return sums, scored, tf.concat(local(bad), axis=0)
 
@@ -164,7 +164,7 @@ class Evaluator(orbit.StandardEvaluator):
         if self.signals is not None:
             self.signals.check()
         (sums, scores), (step_sums, scored, bad) = state, step_outputs
-        if self.data.bad_images is not None and current().is_chief:
+        if self.data.bad_images is not None and current_group().is_chief:
             slots = [(self._done, slot) for slot in bad.numpy() if slot >= 0]
             self.data.bad_images.record_slots(self.batches, slots)
         self._done += 1

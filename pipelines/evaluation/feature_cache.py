@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pipelines.distribution.group import current
+from pipelines.distribution.group import current_group
 from pipelines.evaluation.features import Features
 from vit_tf.checkpoints.published.npz_archive import NpzArchive
 from vit_tf.files import storage
@@ -64,10 +64,10 @@ def cached_features(folder, key, source, extract: Callable) -> Features:
         found.append(_stored(path, key, source))
         return found[0] is not None
 
-    if current().from_chief(is_stored):
+    if current_group().from_chief(is_stored):
         return found[0] if found else None
     features = extract()
-    if current().is_chief:
+    if current_group().is_chief:
         arrays = {"values": features.values, "labels": features.labels, "ids": features.ids}
         write_atomically(path, lambda file: np.savez(file, fingerprint=np.array(key), **arrays))
     return features

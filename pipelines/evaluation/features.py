@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from pipelines.data.bad_images import INPUT_ERRORS, explain_input_error
 from pipelines.data.progress_lines import ProgressLines
-from pipelines.distribution.group import current
+from pipelines.distribution.group import current_group
 from pipelines.errors import UserError
 from pipelines.runs.progress import compiling
 
@@ -87,7 +87,7 @@ class FeatureExtractor:
                     "model has features per patch, not per image."
                 )
             kept = weights > 0
-            if self._data.bad_images is not None and current().is_chief:
+            if self._data.bad_images is not None and current_group().is_chief:
                 # Row and slot are the same.
                 bad = [(number, slot) for slot in np.flatnonzero(~kept & (ids >= 0))]
                 self._data.bad_images.record_slots(examples, bad)

@@ -7,7 +7,7 @@ import statistics
 import time
 
 from pipelines.data.bad_images import BadImages, summary_at_end
-from pipelines.distribution.group import current
+from pipelines.distribution.group import current_group
 from pipelines.distribution.sameness import check_same_data, check_same_weights
 from pipelines.errors import UserError
 from pipelines.evaluation import feature_cache
@@ -93,7 +93,7 @@ def run(source, splits, strategy, settings, *, output, batch_size, bad_images, o
         raise UserError(f"--output {output} is a file. Name a directory.")
     model, preprocessing = _open_model(source, strategy, opening)
     check_same_data("data", dict(zip(("train", "test"), splits, strict=True)))
-    if current().is_chief:
+    if current_group().is_chief:
         storage.make_folders(output)
     digest = feature_cache.model_digest(model, preprocessing)
 
@@ -119,10 +119,10 @@ def run(source, splits, strategy, settings, *, output, batch_size, bad_images, o
         return feature_cache.cached_features(output, key, examples, extract)
 
     train = features(splits[0])
-    if current().is_chief:
+    if current_group().is_chief:
         check_shots(train.labels, splits[0], max(settings.shots), "--shots")
     test = features(splits[1])
-    if not current().is_chief:
+    if not current_group().is_chief:
         return None
     record = {
         "model": source.name,

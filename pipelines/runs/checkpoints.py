@@ -19,7 +19,7 @@ import tempfile
 
 import tensorflow as tf
 
-from pipelines.distribution.group import current
+from pipelines.distribution.group import current_group
 from pipelines.distribution.shared_folder import is_seen
 from pipelines.errors import RunError, UserError
 from pipelines.runs.json_file import read_json, write_json
@@ -62,7 +62,7 @@ class CheckpointStore:
         Raises:
             RunError: if the checkpoint cannot be written; older checkpoints are then unchanged.
         """
-        if not current().is_chief:
+        if not current_group().is_chief:
             return
         if self._before_save is not None:
             self._before_save()
@@ -137,8 +137,8 @@ class CheckpointStore:
             RunError: if all checkpoints are damaged, the checkpoint has other variables, or a
                 worker cannot read the one that the chief has chosen.
         """
-        step = current().from_chief(self._restore_newest)
-        if step is not None and not current().is_chief:
+        step = current_group().from_chief(self._restore_newest)
+        if step is not None and not current_group().is_chief:
             path = _path(self._directory, step)
             is_seen(lambda: storage.exists(os.path.join(path, _CHECKSUMS)))
             with _on_disk(path) as folder:

@@ -12,7 +12,7 @@ import logging
 import os
 from pathlib import Path
 
-from pipelines.distribution.group import current
+from pipelines.distribution.group import current_group
 from pipelines.distribution.shared_folder import is_seen
 from pipelines.errors import InUseError, RunError, UserError
 from pipelines.runs import lease
@@ -59,7 +59,7 @@ def written_by_chief(workdir):
     """
     with contextlib.ExitStack() as stack:
         checks = []
-        current().from_chief(lambda: checks.append(stack.enter_context(only_writer(workdir))))
+        current_group().from_chief(lambda: checks.append(stack.enter_context(only_writer(workdir))))
         _check_shared(workdir)
         yield checks[0] if checks else None
 
@@ -69,7 +69,7 @@ def _check_shared(workdir):
 
     A folder of the same name may have the files of another run, but not the lock of this one.
     """
-    group = current()
+    group = current_group()
     if group.count == 1:
         return
     workdir = storage.normal(workdir)

@@ -9,7 +9,7 @@ import time
 
 import tensorflow as tf
 
-from pipelines.distribution.group import current
+from pipelines.distribution.group import current_group
 from pipelines.errors import counted
 from pipelines.reports import tensorboard
 
@@ -93,7 +93,7 @@ class Progress:
     def __init__(self, run, *, step, total_steps, batch_size, on_metrics=None, measures_wait=True):
         self._run, self._on_metrics, self._measures_wait = run, on_metrics, measures_wait
         self._total_steps, self._batch_size = total_steps, batch_size
-        if current().is_chief:
+        if current_group().is_chief:
             self.board = tensorboard.TensorBoard(run.tensorboard)
         else:
             self.board = tensorboard.NoBoard()
@@ -104,7 +104,7 @@ class Progress:
     def restart(self, step):
         """Sets the counters from `metrics.jsonl`; also called after a rewind to `step`."""
         self.board.restart(step)
-        self.last_evaluated, self.last_few_shot, self._logged_step = current().from_chief(
+        self.last_evaluated, self.last_few_shot, self._logged_step = current_group().from_chief(
             self._last_steps
         )
         self._timing = _Timing()

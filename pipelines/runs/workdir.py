@@ -8,7 +8,7 @@ import os
 from pipelines.config import Assignments, Experiment
 from pipelines.config.experiment import lasting_differences
 from pipelines.config.fields import differences
-from pipelines.distribution.group import current
+from pipelines.distribution.group import current_group
 from pipelines.errors import RunError, UserError
 from pipelines.runs import checkpoints, manifest
 from pipelines.runs.growing_files import GrowingFiles
@@ -207,7 +207,7 @@ class Workdir:
             UserError: if the directory cannot be written.
             RunError: if the disk is full.
         """
-        if not current().is_chief:
+        if not current_group().is_chief:
             return
         try:
             storage.make_folders(self.path)
@@ -218,7 +218,7 @@ class Workdir:
 
     def remove_results(self):
         """Deletes the results of an earlier, shorter run; its weights stay in a checkpoint."""
-        if not current().is_chief:
+        if not current_group().is_chief:
             return
         weights = [path + end for path in (self.final, self.ema) for end in ("", ".json")]
         for path in (*weights, self.reconstructions):
@@ -235,7 +235,7 @@ class Workdir:
 
     def append_metrics(self, values: dict):
         """Adds one line to `metrics.jsonl`, with numbers in full precision."""
-        if not current().is_chief:
+        if not current_group().is_chief:
             return
         with open(self._local(self.metrics), "a", encoding="utf-8") as file:
             file.write(json.dumps(values, allow_nan=False) + "\n")
@@ -268,7 +268,7 @@ class Workdir:
     def drop_metrics_after(self, step: int):
         """Deletes the metrics of later steps, which a resumed run computes again."""
         path = self._local(self.metrics)
-        if not current().is_chief or not os.path.exists(path):
+        if not current_group().is_chief or not os.path.exists(path):
             return
         kept = [line for line in self.read_metrics() if line["step"] <= step]
         text = "".join(json.dumps(line) + "\n" for line in kept)

@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable
 
-from pipelines.distribution.group import current
+from pipelines.distribution.group import current_group
 from pipelines.distribution.strategies import is_tpu
 from pipelines.errors import NonFiniteError
 from pipelines.evaluation.evaluation_step import Evaluator
@@ -154,7 +154,7 @@ def run_actions(prepared, trainer, reconstructions, store, progress, signals) ->
 
 def _by_chief(act):
     """The action if this process draws pictures, which needs no other worker; else none."""
-    return act if current().is_chief else lambda step: None
+    return act if current_group().is_chief else lambda step: None
 
 
 def check_finite(what, value, step, store):

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from pipelines import config
 from pipelines.data.bad_images import INPUT_ERRORS
-from pipelines.distribution.group import current
+from pipelines.distribution.group import current_group
 from pipelines.distribution.signals import Signals
 from pipelines.distribution.strategies import num_hosts
 from pipelines.errors import Interrupted
@@ -91,7 +91,7 @@ class TrainingLoop:
         except Interrupted as signal:
             check_finite("sum of the weights", self.trainer.weight_sum(), step, self.store)
             self.store.save(step)
-            current().gather(step)  # The others stay until the chief has saved.
+            current_group().gather(step)  # The others stay until the chief has saved.
             raise Interrupted(
                 f"{signal}: saved step {step}. Start the same command again to go on."
             ) from None
@@ -110,14 +110,14 @@ class TrainingLoop:
     def _stop_reason(self):
         if not self.settings.early_stop_after:
             return None
-        return current().from_chief(lambda: stop_reason(self.read_metrics(), self.settings))
+        return current_group().from_chief(lambda: stop_reason(self.read_metrics(), self.settings))
 
     def _train(self, step):
         """Trains to the next action, for about 10 s at most; returns the steps done."""
         trainer = self.trainer
         begin = step
         # Clocks differ between workers.
-        fitting = min(current().gather(self.progress.steps_within(_LONGEST_LOOP)))
+        fitting = min(current_group().gather(self.progress.steps_within(_LONGEST_LOOP)))
         steps = min(self._next_stop(step) - step, fitting)
         if self.profiler.covers(step):
             steps = 1
@@ -143,7 +143,7 @@ class TrainingLoop:
         Raises:
             DataError: if a batch had no image at all: nothing could be learned from it.
         """
-        bad_rows, group = self.trainer.bad_rows, current()
+        bad_rows, group = self.trainer.bad_rows, current_group()
         found = group.gather(bad_rows.take())
         rows = sorted(tuple(row) for own, _ in found for row in own)
         if rows and group.is_chief:
@@ -158,7 +158,7 @@ class TrainingLoop:
         used = any(action.uses_weights for action in self._due(step))
         halted = bool(self.trainer.halt.halted.numpy())
         own = halted or (used and not math.isfinite(self.trainer.weight_sum()))
-        return any(current().gather(own))
+        return any(current_group().gather(own))
 
     def _due(self, step):
         return [x for x in self.actions if x.is_due(step, self.settings.steps)]

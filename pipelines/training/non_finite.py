@@ -11,7 +11,7 @@ import time
 
 import tensorflow as tf
 
-from pipelines.distribution.group import current
+from pipelines.distribution.group import current_group
 from pipelines.distribution.strategies import num_hosts
 from pipelines.errors import NonFiniteError, RunError
 from pipelines.runs import checkpoints
@@ -61,7 +61,7 @@ class NonFinitePolicy:
         halted = bool(self._trainer.halt.halted.numpy())
         step = reached if halted else reached - 1
         batch = step + int(self._trainer.batch_offset.numpy())
-        action = current().from_chief(lambda: self._decide(step, batch, halted))
+        action = current_group().from_chief(lambda: self._decide(step, batch, halted))
         return self._skip(step) if action == "skip" else self._rewind(batch)
 
     def _decide(self, step, batch, halted):

@@ -16,7 +16,7 @@ from pipelines.config.summary import summary
 from pipelines.data.bad_images import summary_at_end
 from pipelines.data.host_reading import check_hosts
 from pipelines.distribution import onednn
-from pipelines.distribution.group import current
+from pipelines.distribution.group import current_group
 from pipelines.distribution.log_lines import LogFile, attached
 from pipelines.distribution.sameness import check_same_data, check_same_weights
 from pipelines.distribution.signals import Signals
@@ -70,7 +70,7 @@ def train(experiment, workdir, strategy, request=Request(), on_metrics=None) -> 
     """
     if experiment.train.deterministic:
         tf.config.experimental.enable_op_determinism()
-    run, group = Workdir(workdir), current()
+    run, group = Workdir(workdir), current_group()
     with attached(LogFile()) as log_file:
         if request.origin:
             _log.info(request.origin)
@@ -107,7 +107,7 @@ def _end_of_run(experiment, run):
 
 def _train(prepared, run, strategy, log_file, on_metrics):
     """The same as `train`, in a locked workdir."""
-    experiment, data, group = prepared.experiment, prepared.data.train, current()
+    experiment, data, group = prepared.experiment, prepared.data.train, current_group()
     settings = experiment.train
     is_new = group.from_chief(lambda: not checkpoints.steps(run.checkpoints))
     # A resumed run does not need its initial weights.

@@ -12,7 +12,7 @@ import time
 
 from pipelines.config.experiment import lasting_differences
 from pipelines.config.summary import summary
-from pipelines.distribution.group import current
+from pipelines.distribution.group import current_group
 from pipelines.distribution.signals import interruptible
 from pipelines.errors import InUseError, MissingDataError, RunError, UserError, counted
 from pipelines.reports.text_table import aligned
@@ -99,7 +99,7 @@ def run(plan: SuitePlan, path, strategy) -> dict:
         )
     path = storage.normal(path)
     with interruptible(), sweep.no_retracing_warnings():
-        current().from_chief(lambda: _begin(plan, path))
+        current_group().from_chief(lambda: _begin(plan, path))
         return _Suite(plan, path, strategy).run()
 
 
@@ -131,7 +131,7 @@ class _Suite:
         finals = [unit for task in plan.tasks for unit in picked.final[task]]
         self._complete("final run", finals)
         record = suite_table.make_record(plan, self._results, picked)
-        if current().is_chief:
+        if current_group().is_chief:
             write_json(self._file(_RECORD), record)
             content = suite_table.csv_bytes(plan, record)
             write_atomically(self._file(_CSV), lambda file: file.write(content))
@@ -180,7 +180,7 @@ class _Suite:
             if is_new:
                 _log.info("another process trains it")
             return False
-        if current().is_chief:
+        if current_group().is_chief:
             write_json(os.path.join(folder, _RESULT), result)
         self._time_left.add(time.perf_counter() - begin, unit.flops)
         return True
@@ -188,7 +188,7 @@ class _Suite:
     def _result(self, unit):
         """The result of a unit, or None; of several workers, the chief reads it for all."""
         if unit.folder not in self._results:
-            result = current().from_chief(lambda: self._read_result(unit))
+            result = current_group().from_chief(lambda: self._read_result(unit))
             if result is None:
                 return None
             self._results[unit.folder] = result

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from pipelines.config import Experiment
 from pipelines.config.experiment import lasting_differences
-from pipelines.distribution.group import current
+from pipelines.distribution.group import current_group
 from pipelines.distribution.signals import interruptible
 from pipelines.errors import NonFiniteError, RunError, UserError, counted
 from pipelines.research.sweeps import sweep_table
@@ -88,7 +88,7 @@ class _Sweep:
     def __init__(self, plan, path, strategy, check):
         self._plan, self._path, self._strategy, self._check = plan, path, strategy, check
         trials = [_row(trial, trial.tuning, f"trials/{trial.name}") for trial in plan.trials]
-        self._done = current().from_chief(lambda: _read_results(plan, trials, path))
+        self._done = current_group().from_chief(lambda: _read_results(plan, trials, path))
         self._time_left = TimeLeft("sweep")
         self._record = {
             "command": _COMMAND,
@@ -151,7 +151,7 @@ class _Sweep:
         record = self._record
         record |= sweep_table.mean_and_deviation(sweep_table.final_values(record))
         self._write()
-        if not current().is_chief:
+        if not current_group().is_chief:
             return
         self._check()
         write_atomically(self._file(_CSV), lambda file: file.write(sweep_table.csv_bytes(record)))
@@ -159,7 +159,7 @@ class _Sweep:
         _log.info(f"wrote {self._file(_RECORD)} and {self._file(_CSV)}")
 
     def _write(self):
-        if not current().is_chief:
+        if not current_group().is_chief:
             return
         self._check()
         write_json(self._file(_RECORD), self._record)

@@ -110,7 +110,7 @@ def test_a_difference_is_named(groups):
 
 def test_a_signal_of_one_stops_all(groups, monkeypatch):
     workers, local = groups(2), threading.local()
-    monkeypatch.setattr(signals, "current", lambda: local.group)
+    monkeypatch.setattr(signals, "current_group", lambda: local.group)
 
     def check(group):
         local.group, own = group, signals.Signals()

@@ -14,7 +14,7 @@ import sys
 import pytest
 
 from pipelines.distribution import multi_worker, sameness, shared_folder
-from pipelines.distribution.group import current
+from pipelines.distribution.group import current_group
 from pipelines.runs import progress
 from pipelines.training import loop, train_step
 from tests.pipelines.training.faults import BAD, experiment_with, ids_of, spoil
@@ -68,7 +68,7 @@ def _after(loops, happens):
 
 def impatient():
     """After two loops it soon misses a worker; compiling takes longer on a busy machine."""
-    _after(2, lambda: setattr(current(), "_timeout", 6))
+    _after(2, lambda: setattr(current_group(), "_timeout", 6))
 
 
 def not_finite():
