@@ -141,6 +141,14 @@ class Data(Augmentation):
                 f"resize_to={self.resize_to}, crop_fraction={self.crop_fraction}."
             )
 
+    def for_name(self, name: str) -> dict[str, Any]:
+        """Fields that follow another `name`: its splits and its label are chosen again."""
+        if name == self.name:
+            return {}
+        splits = ("train_split", "eval_split")
+        chosen = {x: AUTO_SPLIT for x in splits if getattr(self, x) is not None}
+        return {**chosen, "label": None}
+
     @property
     def is_builtin(self) -> bool:
         """Whether `data/builtin` makes the data set."""

@@ -21,17 +21,15 @@ from pipelines.config.fields import (
 )
 from pipelines.config.masking import Masking, check_masking
 from pipelines.config.model import Model, model_field_types, unknown_field
-from pipelines.config.names import AUTO_SPLIT, Weights
+from pipelines.config.names import Weights
 from pipelines.config.near_paths import path_hint
 from pipelines.config.optimizer import Optimizer
 from pipelines.config.schedule import Schedule
 from pipelines.config.train import Train
 from pipelines.errors import UserError
 from vit_tf.config import ModelConfig
-from vit_tf.config.size_notes import one_patch
 from vit_tf.preprocessing import MAX_SIDE, Classes, Preprocessing
 
-_SPLITS = ("train_split", "eval_split")
 # A user who sets one of these has chosen the grid of patches.
 _GRID_PATHS = ("model.image_size", "model.patch_size")
 # These settings may change between two starts of a run: they do not change what a step computes.
@@ -237,12 +235,9 @@ class Assignments:
     def apply(self, experiment: Experiment, before=()) -> tuple[Experiment, list[str]]:
         """Applies them together, so that their order does not matter.
 
-        If `model.name` changes, the sizes are those of the new model, not those that the recipe
-        set, except `model.image_size`; fields that the new model does not have are dropped. The
-        recipe's pre-logits follow the model (`Model.fit_pre_logits`). If `data.name` changes, the
-        splits and the label are chosen again for the new data set. A warm-up of the recipe that
-        does not fit into an assigned `train.steps` is scaled. A moving average that the recipe does
-        not have begins with a warm-up (`train.ema_warmup`).
+        Then fields of the recipe that were not assigned follow those that were; the sections say
+        how: `Model.for_variant`, `Data.for_name`, `epochs.one_unit`, `epochs.fit_warmup`,
+        `Model.fit_pre_logits`, `Train.fit_ema_warmup`, `Model.check_grid`.
 
         Args:
             experiment: the recipe.
@@ -261,9 +256,8 @@ class Assignments:
         values = experiment.to_dict()
         if self.given("model.name"):
             values["model"] = experiment.model.for_variant(self.values["model.name"])
-        if self.values.get("data.name", experiment.data.name) != experiment.data.name:
-            values["data"] |= {x: AUTO_SPLIT for x in _SPLITS if values["data"][x] is not None}
-            values["data"]["label"] = None
+        if self.given("data.name"):
+            values["data"] |= experiment.data.for_name(self.values["data.name"])
         name = values["model"]["name"]
         known = config_paths(name)
         for path, value in self.values.items():
@@ -279,14 +273,11 @@ class Assignments:
         notes = fit_warmup(values, fixed, experiment.train.steps)
         if "model.representation_size" not in fixed:
             notes += experiment.model.fit_pre_logits(values["model"])
-        averages = values["train"]["ema_decay"] is not None
-        is_other = averages != (experiment.train.ema_decay is not None)
-        if is_other and "train.ema_warmup" not in fixed:
-            values["train"]["ema_warmup"] = averages
+        if "train.ema_warmup" not in fixed:
+            experiment.train.fit_ema_warmup(values["train"])
         changed = Experiment.from_dict(values)
         if changed.model != experiment.model and not self.given(*_GRID_PATHS):
-            if note := one_patch(changed.model.config(num_classes=1), "model."):
-                raise UserError(f"{changed.model.name}: {note}")
+            changed.model.check_grid()
         return changed, notes
 
 

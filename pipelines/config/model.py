@@ -10,6 +10,7 @@ from pipelines.errors import UserError
 from vit_tf.config import ModelConfig, StemConfig
 from vit_tf.config.checks import SYNONYMS
 from vit_tf.config.near_names import did_you_mean
+from vit_tf.config.size_notes import one_patch
 from vit_tf.config.variants import VARIANTS, get_variant
 from vit_tf.config.vit import Recompute
 
@@ -108,6 +109,11 @@ class Model:
         known = {path.partition(".")[0] for path in model_field_types(name)}
         kept = (known | _OWN_TYPES.keys()).difference(type(get_variant(name)).size_fields)
         return {key: value for key, value in self.to_dict().items() if key in kept} | {"name": name}
+
+    def check_grid(self):
+        """Raises `UserError` if an image is a single patch."""
+        if note := one_patch(self.config(num_classes=1), "model."):
+            raise UserError(f"{self.name}: {note}")
 
     def fit_pre_logits(self, values: dict[str, Any]) -> list[str]:
         """Fits the pre-logits to a changed model; returns a sentence if they change.

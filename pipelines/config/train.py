@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from typing import Literal
+from typing import Any, Literal
 
 from pipelines.config.fields import check, check_at_least, check_choices
 from pipelines.errors import UserError
@@ -132,6 +132,16 @@ class Train:
             check_at_least(f"train.{name}", getattr(self, name), 0)
         if self.profile is not None:
             self.profiled_steps()
+
+    def fit_ema_warmup(self, values: dict[str, Any]):
+        """Lets an average begin with a warm-up where this section has none, and the reverse.
+
+        Args:
+            values: the changed section as JSON holds it, changed in place.
+        """
+        averages = values["ema_decay"] is not None
+        if averages != (self.ema_decay is not None):
+            values["ema_warmup"] = averages
 
     def profiled_steps(self) -> tuple[int, int] | None:
         """Returns `profile` as (finished steps at the begin, at the end).
