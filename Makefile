@@ -56,8 +56,11 @@ test-all: packages setup cuda-compiler  ## all tests: what must pass before a ch
 
 # First what a processor with AVX2 alone runs outside commands, then the ops without its instructions.
 VALUES = $(PYTEST) --heavy none -m "not process and not peers" tests/custom_ops
+# Of the models those about results, not those about what a model accepts and how Keras stores it.
+RESULTS = tests/vit_tf/layers $(filter-out %_inputs.py %_image_model.py %_keras_model.py %_recompute.py,\
+  $(wildcard tests/vit_tf/models/test_*.py))
 test-processors: setup  ## the tests of ops, layers and models as they run on lesser processors
-	@TF_ENABLE_ONEDNN_OPTS=0 VIT_ISA=avx2 $(VALUES) tests/vit_tf/layers tests/vit_tf/models
+	@TF_ENABLE_ONEDNN_OPTS=0 VIT_ISA=avx2 $(VALUES) $(RESULTS)
 	@VIT_ISA=baseline $(VALUES)
 
 test-peers: setup  ## compare logits with Hugging Face transformers and timm; needs `make peers`
