@@ -14,6 +14,7 @@ import custom_ops
 from custom_ops import loader
 from custom_ops.building import build_plan
 from pipelines.cli.doctor import checks, examination
+from pipelines.distribution import onednn
 from pipelines.stored_models import model_source
 from tests.pipelines.process import run_command
 
@@ -56,6 +57,7 @@ def examine(doctor):
 
 def test_all_is_well(examine, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda path: _usage(2**40))
+    monkeypatch.setattr(onednn, "is_on", lambda: True)
     code, found, err = examine()
     assert (code, err, found["broken"], found["hints"]) == (0, "", [], [])
 
@@ -85,6 +87,7 @@ def test_all_is_well(examine, monkeypatch):
 
 def test_text(doctor, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda path: _usage(2**40))
+    monkeypatch.setattr(onednn, "is_on", lambda: True)
     without = custom_ops.describe() | {"cuda_archs": [], "cuda_reason": "built by VIT_CUDA=0"}
     monkeypatch.setattr(custom_ops, "describe", lambda: without)
     code, out, err = doctor()
@@ -307,8 +310,12 @@ def test_no_compiler_is_a_hint(examine, monkeypatch):
 
 def test_variables(examine, doctor, monkeypatch):
     monkeypatch.setenv("VIT_OPS", "reference")
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
+    monkeypatch.setattr(onednn, "is_on", lambda: False)
     code, found, _ = examine()
     assert code == 0 and any("VIT_OPS=reference is set" in hint for hint in found["hints"])
+    assert found["devices"]["oneDNN on the CPU"] == "off, TF_ENABLE_ONEDNN_OPTS=0"
+    assert any("Unset TF_ENABLE_ONEDNN_OPTS: then" in hint for hint in found["hints"])
     # The compiled ops are requested explicitly, so they are checked anyway.
     assert "attention check" in found["ops"]
     # As if the library had been loaded with a wrong VIT_ISA.
