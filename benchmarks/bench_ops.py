@@ -167,6 +167,7 @@ def run(threads, rounds, groups):
 
     import custom_ops
     from benchmarks import op_rows
+    from pipelines.distribution import onednn
 
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     tf.config.threading.set_inter_op_parallelism_threads(1)
@@ -174,7 +175,7 @@ def run(threads, rounds, groups):
         sys.exit(f"error: the compiled library is not used: {custom_ops.describe()['reason']}")
     print(
         f"\n{threads} threads, {custom_ops.describe()['isas']['chosen']}, TensorFlow "
-        f"{tf.__version__}, FMA peak {peak(threads) / 1e9:.0f} GFLOP/s; best, median, spread; "
+        f"{tf.__version__} with{'' if onednn.is_on() else 'out'} oneDNN, FMA peak {peak(threads) / 1e9:.0f} GFLOP/s; best, median, spread; "
         "ratios of the best and of the medians"
     )
     table, torch = Table(threads, rounds), Torch(threads)

@@ -11,8 +11,6 @@ import platform
 import sys
 
 VARIABLE = "TF_ENABLE_ONEDNN_OPTS"
-# Processors for which TensorFlow's packages contain oneDNN and these commands were measured.
-_MACHINES = ("x86_64", "AMD64")
 
 # Whether `choose` has set the variable, and not the user.
 _chosen_here = False
@@ -29,13 +27,18 @@ def choose(on: bool | None = True):
     """
     global _chosen_here
     users_own = os.environ.get(VARIABLE) and not _chosen_here
-    if users_own or "tensorflow" in sys.modules or platform.machine() not in _MACHINES:
+    if users_own or "tensorflow" in sys.modules or platform.machine() != "x86_64":
         return
     _chosen_here = on is not None
     if on is None:
         os.environ.pop(VARIABLE, None)
     else:
         os.environ[VARIABLE] = str(int(on))
+
+
+def is_chosen() -> bool:
+    """Whether `choose` has set the variable."""
+    return _chosen_here
 
 
 def is_on() -> bool:

@@ -112,6 +112,11 @@ def onednn_change(path) -> str | None:
         path: its `manifest.json`.
     """
     before, now = _read_onednn(path), onednn.is_on()
+    if before is None and onednn.is_chosen():  # Behind a URL: see `onednn_of`.
+        return (
+            "this run does not say whether it was started with oneDNN, and goes on with it; "
+            f"{onednn.VARIABLE}=0 goes on without it"
+        )
     if before is None or before == now:
         return None
     with_before, with_now = ("with" if on else "without" for on in (before, now))
