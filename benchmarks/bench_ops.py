@@ -175,8 +175,9 @@ def run(threads, rounds, groups):
         sys.exit(f"error: the compiled library is not used: {custom_ops.describe()['reason']}")
     print(
         f"\n{threads} threads, {custom_ops.describe()['isas']['chosen']}, TensorFlow "
-        f"{tf.__version__} with{'' if onednn.is_on() else 'out'} oneDNN, FMA peak {peak(threads) / 1e9:.0f} GFLOP/s; best, median, spread; "
-        "ratios of the best and of the medians"
+        f"{tf.__version__} with{'' if onednn.is_on() else 'out'} oneDNN, FMA peak "
+        f"{peak(threads) / 1e9:.0f} GFLOP/s; best, median, spread; ratios of the best and of the "
+        "medians"
     )
     table, torch = Table(threads, rounds), Torch(threads)
     if not torch:
