@@ -25,7 +25,7 @@ def main(values, arguments):
     if values.strategy == "multi_worker":
         raise UserError("The demo runs in one process. Leave out --strategy=multi_worker.")
     workdir = values.workdir or os.path.join("runs", "demo")
-    onednn.choose(manifest.onednn_of(workdir))
+    onednn.choose(manifest.onednn_of(workdir, has_runs=True))
     strategy = request.strategy(values)
     from pipelines.research.demo import stages
 

@@ -53,7 +53,7 @@ def define(values):
 def main(values, arguments):
     del arguments
     workdir = values.workdir or os.path.join("runs", "paper")
-    onednn.choose(manifest.onednn_of(workdir))
+    onednn.choose(manifest.onednn_of(workdir, has_runs=True))
     from pipelines.research.paper import catalog
 
     if values.list:

@@ -79,7 +79,7 @@ def main(values, arguments):
         return
     begin, asked = request.read(values)
     workdir = request.workdir(values, "sweep", begin, asked)
-    onednn.choose(manifest.onednn_of(workdir))
+    onednn.choose(manifest.onednn_of(workdir, has_runs=True))
     strategy = request.strategy(values)
     replicas = strategy.num_replicas_in_sync
     from pipelines.research.sweeps import sweep
@@ -121,7 +121,7 @@ def _run_suite(values):
             )
     begin, asked = request.read(values)
     workdir = request.workdir(values, "sweep", begin, asked, values.suite)
-    onednn.choose(manifest.onednn_of(workdir))
+    onednn.choose(manifest.onednn_of(workdir, has_runs=True))
     strategy = request.strategy(values)
     from pipelines.research.sweeps import suite
     from pipelines.research.sweeps.suite_plan import make_suite_plan

@@ -15,7 +15,8 @@ def _with_imports(folder):
     for file in sorted((ROOT / folder).rglob("*.py")):
         module = ".".join(file.relative_to(ROOT).with_suffix("").parts)
         names = [name for name, _ in imports(file.read_text(), module)]
-        paths = [f"{name.replace('.', '/')}.py" for name in names]
+        stems = [name.replace(".", "/") for name in names]
+        paths = [f"{stem}{end}" for stem in stems for end in (".py", "/__init__.py")]
         found |= dict.fromkeys(path for path in paths if (ROOT / path).is_file())
     return tuple(found)
 

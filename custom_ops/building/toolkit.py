@@ -119,7 +119,7 @@ def find(compiler=None, needs_gpu=False) -> Toolkit | str:
         return f"{SWITCH}=0"
     path = nvcc_path()
     if needs_gpu and not (has_gpu() or demanded()):
-        return f"there is no GPU here; {SWITCH}=1 compiles them all the same"
+        return f"no GPU was found at the build; {SWITCH}=1 compiles them all the same"
     if path is None:
         reason = "there is no nvcc in CUDA_HOME or on the PATH"
         if demanded():

@@ -33,6 +33,7 @@ from pipelines.errors import (
     WorkerError,
     first_line,
 )
+from pipelines.runs import manifest
 from vit_tf.files import storage
 
 EXIT_SIGINT = 130
@@ -91,7 +92,9 @@ def run(
         logs_to = "stderr"
     if check_ops:
         _check_tensorflow()
-        onednn.choose()
+        # Before the checks that may import TensorFlow. For a default folder, a command chooses.
+        workdir = values.workdir if "workdir" in values else None
+        onednn.choose(manifest.onednn_of(workdir) if workdir else True)
     with attached(LineHandler(getattr(sys, logs_to)), propagate=False):
         _run(main, values, arguments, check_ops)
 

@@ -36,6 +36,11 @@ def choose(on: bool | None = True):
         os.environ[VARIABLE] = str(int(on))
 
 
+def environment_for_commands() -> dict[str, str]:
+    """The environment without the variable that `choose` has set: a command chooses for its run."""
+    return {x: y for x, y in os.environ.items() if x != VARIABLE or not _chosen_here}
+
+
 def is_chosen() -> bool:
     """Whether `choose` has set the variable."""
     return _chosen_here

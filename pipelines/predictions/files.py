@@ -23,7 +23,6 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from pipelines.distribution import onednn
 from pipelines.distribution.signals import Signals
 from pipelines.errors import Interrupted, UserError
 from pipelines.predictions import formats, results
@@ -119,7 +118,6 @@ def write(output, images, classify, labels, *, top, batch_size=results.BATCH_SIZ
         "--top": top,
         "--shards": output.shards,
         "--batch_size": batch_size,
-        onednn.VARIABLE: onednn.is_on(),
     }
     with only_writer(output.partial, "--output") as check_writer:
         output.check()
@@ -230,9 +228,7 @@ class _Parts:
             return None
         state = _read_state(output.partial)
         if state is not None:
-            # Those begun by an earlier version do not say whether oneDNN was on.
-            begun = {onednn.VARIABLE: request[onednn.VARIABLE]} | state["request"]
-            differing = [x for x in request if begun.get(x) != request[x]]
+            differing = [x for x in request if state["request"].get(x) != request[x]]
             if differing:
                 raise UserError(
                     f"{output.partial} holds the beginning of other predictions, with other "

@@ -19,7 +19,7 @@ from vit_tf.files import storage
 
 _NAME = "manifest.json"
 # A sweep, a suite, a demo and a study have their runs in folders of their own.
-_DEEPEST_RUN = 4
+_DEEPEST_RUN = 6
 
 
 def write_manifest(path, *, seed, data, strategy, hosts=1):
@@ -84,13 +84,15 @@ def read_hosts(path) -> int | None:
     return hosts if type(hosts) is int and hosts > 0 else None
 
 
-def onednn_of(folder) -> bool | None:
-    """Whether the runs in a folder, which may be resumed, were started with oneDNN.
+def onednn_of(folder, has_runs=False) -> bool | None:
+    """Whether a run, which may be resumed, was started with oneDNN at first.
 
     It imports no TensorFlow, so it reads nothing behind a URL. `onednn_change` tells what follows.
 
     Args:
-        folder: of a run, or of the runs of a sweep, a suite, a demo or a study.
+        folder: of the run.
+        has_runs: whether it is the folder of a sweep, a suite, a demo or studies, which have their
+            runs in folders below: then the first one counts.
 
     Returns:
         True without a run: a new one is started with it. None if the run does not say, since it was
@@ -99,7 +101,7 @@ def onednn_of(folder) -> bool | None:
     if storage.is_url(folder):
         return True
     here = glob.escape(folder)
-    for depth in range(_DEEPEST_RUN + 1):
+    for depth in range(_DEEPEST_RUN + 1 if has_runs else 1):
         for path in sorted(glob.glob(os.path.join(here, *["*"] * depth, _NAME))):
             return _read_onednn(path)
     return True
@@ -114,8 +116,8 @@ def onednn_change(path) -> str | None:
     before, now = _read_onednn(path), onednn.is_on()
     if before is None and onednn.is_chosen():  # Behind a URL: see `onednn_of`.
         return (
-            "this run does not say whether it was started with oneDNN, and goes on with it; "
-            f"{onednn.VARIABLE}=0 goes on without it"
+            "this run does not say whether it was started with oneDNN, and goes on "
+            f"{'with' if now else 'without'} it; {onednn.VARIABLE}={int(not now)} changes that"
         )
     if before is None or before == now:
         return None
@@ -132,7 +134,8 @@ def _read_onednn(path):
         starts = _read_starts(path)
     except UserError:  # Who reads the run says that the file is damaged.
         return None
-    on = starts[-1].get("onednn") if starts and isinstance(starts[-1], dict) else None
+    # The first start decides, not one that the user has made with another setting.
+    on = starts[0].get("onednn") if starts and isinstance(starts[0], dict) else None
     return on if isinstance(on, bool) else None
 
 

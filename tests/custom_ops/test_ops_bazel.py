@@ -225,8 +225,9 @@ def link_of(actions, name):
 
 def test_a_toolkit_that_does_not_work_is_told(bazel):
     message = "damaged/bin/nvcc --version fails: damaged. Repair the CUDA toolkit"
+    why = message if toolkit.has_gpu() else "no GPU was found at the build"
     text = (bazel / "left_out.txt").read_text()
-    assert "No kernels for GPUs: " in text and message in text
+    assert "No kernels for GPUs: " in text and why in text
     assert message in (bazel / "demanded.txt").read_text()
 
 

@@ -66,7 +66,8 @@ def test_these_tests_run_with_the_compiled_library():
     usable = [isa for isa in isas["available"] if isa != "avx512_bf16" or not is_intel]
     assert isas["chosen"] == usable[-1] and isas["error"] is None
     cuda = toolkit.find(needs_gpu=True)
-    assert report["cuda_archs"] == ([] if isinstance(cuda, str) else list(cuda.targets))
+    if isinstance(cuda, toolkit.Toolkit):  # Kernels of a toolkit that is gone stay.
+        assert report["cuda_archs"] == list(cuda.targets)
     assert (report["cuda_reason"] is None) == bool(report["cuda_archs"])
     assert report["xla_reason"] is None
     assert report["xla_library"].endswith("_vit_ops_xla.so")

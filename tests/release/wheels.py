@@ -246,7 +246,8 @@ def unpack(sdist) -> pathlib.Path:
 
 def _archs() -> dict:
     """Settings that compile for the same GPUs on every machine with nvcc."""
-    return {toolkit.ARCHS: toolkit.asked_archs() or "90a"} if toolkit.tools() else {}
+    has_nvcc = os.environ.get(toolkit.SWITCH) != "0" and toolkit.nvcc_path()
+    return {toolkit.ARCHS: toolkit.asked_archs() or "90a"} if has_nvcc else {}
 
 
 def build_library(python, source, folder):

@@ -1,7 +1,7 @@
 """@local_cuda: the CUDA toolkit of this machine, as custom_ops/building/toolkit.py finds it.
 
-Without one that works, and with VIT_CUDA=0, HAVE_CUDA is False and the kernels for GPUs are left out
-with a message. VIT_CUDA=1 and VIT_CUDA_ARCHS make that an error. Bazel runs this rule again when one
+Without one that works, without a GPU, and with VIT_CUDA=0, HAVE_CUDA is False and the kernels for
+GPUs are left out with a message. VIT_CUDA=1 and VIT_CUDA_ARCHS demand them, also without a GPU. Bazel runs this rule again when one
 of the variables changes that choose the toolkit and the GPUs, and when its server starts.
 
 Target: //:cuda, the headers and the static runtime. Constants in //:config.bzl: HAVE_CUDA, NVCC,

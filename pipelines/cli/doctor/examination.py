@@ -299,7 +299,7 @@ def _devices(report):
     from pipelines.distribution import onednn
 
     facts = report.facts["devices"] = {"oneDNN on the CPU": onednn.describe()}
-    if os.environ.get(onednn.VARIABLE) and not onednn.is_on():
+    if os.environ.get(onednn.VARIABLE) and not (onednn.is_on() or onednn.is_chosen()):
         report.hints.append(
             "TensorFlow computes without oneDNN, which is faster on CPUs. Unset "
             f"{onednn.VARIABLE}: then commands turn it on."

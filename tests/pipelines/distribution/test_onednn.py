@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from pipelines.cli.command_names import commands
 from pipelines.distribution import onednn
 from pipelines.runs import manifest
 from tests.pipelines.process import ROOT, run_command
@@ -51,15 +52,18 @@ def write_starts(folder, *starts):
 
 @pytest.mark.parametrize("depth", [0, 1, 4])
 def test_what_a_run_was_started_with(tmp_path, depth):
-    assert manifest.onednn_of(str(tmp_path / "none")) is True
+    """The first start decides: a later one may be a trial with another setting."""
+    assert manifest.onednn_of(str(tmp_path / "none"), depth > 0) is True
     for name, starts, expected in (
-        ("off", [{"onednn": True}, {"onednn": False}], False),
-        ("on", [{"onednn": False}, {"onednn": True}], True),
-        ("old", [{"onednn": False}, {"versions": {}}], None),
+        ("off", [{"onednn": False}, {"onednn": True}], False),
+        ("on", [{"onednn": True}, {"onednn": False}], True),
+        ("old", [{"versions": {}}, {"onednn": False}], None),
         ("damaged", [{"onednn": 0}], None),
     ):
         write_starts(tmp_path.joinpath(name, *["run"] * depth), *starts)
-        assert manifest.onednn_of(str(tmp_path / name)) is expected, name
+        assert manifest.onednn_of(str(tmp_path / name), depth > 0) is expected, name
+    # A run is not one of those in folders below.
+    assert depth == 0 or manifest.onednn_of(str(tmp_path / "off")) is True
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "manifest.json").write_text("{")
     assert manifest.onednn_of(str(tmp_path / "text")) is None
@@ -87,7 +91,27 @@ def test_a_change_is_told(tmp_path, monkeypatch):
     old = str(tmp_path / "old" / "manifest.json")
     assert manifest.onednn_change(old) is None
     monkeypatch.setattr(onednn, "is_chosen", lambda: True)
-    assert "does not say whether it was started with oneDNN" in manifest.onednn_change(old)
+    for now, words in ((True, "goes on with it; TF_E"), (False, "goes on without it; TF_E")):
+        monkeypatch.setattr(onednn, "is_on", lambda now=now: now)
+        assert words in manifest.onednn_change(old)
+
+
+def test_a_command_that_a_command_starts_chooses_itself(before_tensorflow, monkeypatch):
+    onednn.choose(False)
+    assert onednn.VARIABLE not in onednn.environment_for_commands()
+    monkeypatch.setattr(onednn, "_chosen_here", False)  # As if the user had set it.
+    assert onednn.environment_for_commands() == dict(os.environ)
+
+
+@pytest.mark.process
+def test_no_command_imports_tensorflow_before_it_chooses():
+    names = ", ".join(f"pipelines.{name}" for name in commands())
+    code = f"import sys, {names}; print({{'tensorflow', 'keras'}} & set(sys.modules))"
+    environment = os.environ | {"PYTHONPATH": ROOT}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "set()\n"
 
 
 @pytest.mark.process
@@ -117,7 +141,7 @@ def test_a_run_goes_on_with_what_it_was_started_with(tmp_path):
     def train(steps, users):
         flags = ["--workdir=run", f"--set=train.steps={steps}", "--set=train.eval_batches=1"]
         flags += ["--extend"] * (tmp_path / "run").exists()
-        variables = {onednn.VARIABLE: users}
+        variables = {onednn.VARIABLE: users, "VIT_ISA": "baseline"}  # Its check imports TensorFlow.
         done = run_command("pretrain", *flags, cwd=tmp_path, cold=True, **variables)
         assert done.returncode == 0, done.stderr
         starts = json.loads((tmp_path / "run" / "manifest.json").read_text())["starts"]

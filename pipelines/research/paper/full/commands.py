@@ -17,6 +17,7 @@ from pipelines.config import Experiment, override
 from pipelines.config.recipes import get_recipe
 from pipelines.config.recipes.fine_tuning import CHOICES, dropout
 from pipelines.data.protocols.suites import SUITES, Suite
+from pipelines.distribution import onednn
 from pipelines.errors import EXIT_INTERRUPTED, Interrupted, RunError
 from pipelines.research.paper.units import digest, set_fields
 from pipelines.runs.json_file import read_json
@@ -131,7 +132,8 @@ class Command:
         module, more = f"pipelines.{self.module}", target.flags_of(self)
         command = [sys.executable, "-m", module, *self.arguments(root), *more]
         output = subprocess.PIPE if self.module == "evaluate" else None
-        with subprocess.Popen(command, stdout=output, text=True) as process:
+        environment = onednn.environment_for_commands()
+        with subprocess.Popen(command, stdout=output, text=True, env=environment) as process:
             try:
                 text, _ = process.communicate()
             except KeyboardInterrupt:  # See `interruptible`.
