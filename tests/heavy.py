@@ -1,8 +1,8 @@
 """Groups of heavy tests: those that `make test` runs only after a change of what they cover.
 
-A test marked `heavy("native")` is in the group "native", all tests in a folder of `ROOMS` in that of
-the folder. `make test-all` runs all groups, `make
-test` those that a change since the merge base with main switches on, `make check` none.
+A test marked `heavy("native")` is in the group "native", all tests in a folder of `ROOMS` in the
+folder's group. `make test-all` runs all groups, `make test` those that a change since the merge
+base with main switches on, `make check` none.
 """
 
 from tests import changed
