@@ -10,10 +10,12 @@ TF ?= 2.21
 RUN := .venv/bin/python
 # In the order of tests/conftest.py: files that take long first.
 PYTEST = $(RUN) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+# What needs neither other systems nor an hour.
+EVERYWHERE = not peers and not release
 CXX_FILES = $(shell find custom_ops tests/cc benchmarks -name '*.cc' -o -name '*.h' -o -name '*.cu')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup ops packages cuda-compiler demo check test test-all test-processors test-peers test-tf wheels \
+.PHONY: help setup ops packages cuda-compiler demo check test test-all test-processors test-release test-peers test-tf wheels \
   test-wheels lint lint-release audit format bench bench-gpu gpu-smoke bench-peers \
   bench-peers-load fuzz soak peers tpu-check clean
 
@@ -33,7 +35,7 @@ demo: setup  ## pre-train, fine-tune, export and serve a small model; writes run
 # BASE names a commit or branch that replaces the merge base with main.
 check: lint  ## lint, architecture, and the fast tests of the modules that changed
 	@tests=$$($(RUN) -m tests.changed $(BASE)) && \
-	  $(PYTEST) --heavy none -m "not process and not peers" tests/test_architecture.py $$tests
+	  $(PYTEST) --heavy none -m "not process and $(EVERYWHERE)" tests/test_architecture.py $$tests
 
 # Programs that the tests need outside .venv. Root installs them.
 packages:
@@ -48,20 +50,23 @@ cuda-compiler: setup
 	@.venv-cuda/bin/python -m pip install --quiet --no-deps -r $< && touch $@
 
 test: packages setup  ## the tests, with the heavy groups that a change since main switches on
-	@$(PYTEST) --heavy changed -m "not peers" --durations 10
+	@$(PYTEST) --heavy changed -m "$(EVERYWHERE)" --durations 10
 
-test-all: packages setup cuda-compiler  ## all tests: what must pass before a change lands
-	@$(PYTEST) --heavy all -m "not peers" --durations 10
+test-all: packages setup cuda-compiler  ## all tests but test-release: what must pass before a change lands
+	@$(PYTEST) --heavy all -m "$(EVERYWHERE)" --durations 10
 	@$(MAKE) --no-print-directory test-processors
 
 # First what a processor with AVX2 alone runs outside commands, then the ops without its instructions.
-VALUES = $(PYTEST) --heavy none -m "not process and not peers" tests/custom_ops
+VALUES = $(PYTEST) --heavy none -m "not process and $(EVERYWHERE)" tests/custom_ops
 # Of the models those about results, not those about what a model accepts and how Keras stores it.
 RESULTS = tests/vit_tf/layers $(filter-out %_inputs.py %_image_model.py %_keras_model.py %_recompute.py,\
   $(wildcard tests/vit_tf/models/test_*.py))
 test-processors: setup  ## the tests of ops, layers and models as they run on lesser processors
 	@TF_ENABLE_ONEDNN_OPTS=0 VIT_ISA=avx2 $(VALUES) $(RESULTS)
 	@VIT_ISA=baseline $(VALUES)
+
+test-release: packages setup cuda-compiler  ## before a release: more kills, workers, families, GPUs; slow
+	@$(PYTEST) --heavy all -m release --durations 10
 
 test-peers: setup  ## compare logits with Hugging Face transformers and timm; needs `make peers`
 	@$(RUN) -m pytest tests/peers
@@ -71,7 +76,7 @@ test-tf: RUN = .venv-tf$(TF)/bin/python
 test-tf: packages  ## the tests of the ops and of vit_tf under TensorFlow 2.21, in .venv-tf2.21; TF
 	@PYTHON='$(PYTHON)' .ci/setup $(TF)
 	@VIT_OPS_LIBRARY="$(CURDIR)/build/tensorflow-$(TF)/_vit_ops.so" \
-	  $(PYTEST) --heavy none --durations 10 tests/custom_ops tests/vit_tf
+	  $(PYTEST) --heavy none -m "$(EVERYWHERE)" --durations 10 tests/custom_ops tests/vit_tf
 
 wheels: setup  ## build the source distribution, and a wheel for each of PYTHONS, in dist/
 	@PYTHON='$(PYTHON)' .ci/setup 2.21

@@ -107,11 +107,8 @@ def _run_python(block, name, namespace):
 
 
 def _run_shell(block):
-    # In bash, `python` is the interpreter that runs this.
-    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
     return subprocess.run(
         ["bash", "-euo", "pipefail", "-c", block.code],
-        env=os.environ | {"PATH": path},
         stdout=subprocess.PIPE,
         text=True,
         check=True,
@@ -119,5 +116,8 @@ def _run_shell(block):
 
 
 if __name__ == "__main__":
+    # In bash, `python` is the interpreter that runs this, unless PYTHON_FOLDER has another.
+    first = [os.environ.get("PYTHON_FOLDER", ""), os.path.dirname(sys.executable)]
+    os.environ["PATH"] = os.pathsep.join([*filter(None, first), os.environ["PATH"]])
     with open(sys.argv[1], encoding="utf-8") as file:
         run(file.read(), sys.argv[1])

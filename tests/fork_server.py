@@ -22,6 +22,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import types
 
 # Modules that a server imports. "tensorflow": nothing of this project, so that a program may import
@@ -63,6 +64,58 @@ def run(server, arguments, *, cwd, env, timeout, stdout=None):
         for file in (out, err):
             file.seek(0)
         return subprocess.CompletedProcess(arguments, code, out.read(), err.read())
+
+
+@contextlib.contextmanager
+def python_command(server, folder):
+    """Puts a program `python` into a folder that starts `-m` and `-c` programs as `run` does.
+
+    For shell scripts: with the folder first in `PATH`, their programs are forked from the server.
+
+    Args:
+        server: a key of `PRELOADED`.
+        folder: an existing empty folder; its path plus 7 characters is that of a socket.
+    """
+    program, address = os.path.join(folder, "python"), os.path.join(folder, "socket")
+    with open(program, "w", opener=lambda path, flags: os.open(path, flags, 0o755)) as file:
+        file.write(f"#!{sys.executable} -IS\n{_COMMAND.format(sys.executable, address)}")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as requests:
+        requests.bind(address)
+        requests.listen()
+        thread = threading.Thread(target=_answer, args=(server, requests))
+        thread.start()
+        try:
+            yield
+        finally:
+            requests.shutdown(socket.SHUT_RDWR)  # Ends the thread.
+            thread.join()
+
+
+# Other programs, such as `python -`, are left to the interpreter.
+_COMMAND = """\
+import json, os, socket, sys
+
+if sys.argv[1:2] not in (["-m"], ["-c"]):
+    os.execv({0!r}, [{0!r}, *sys.argv[1:]])
+request = {{"arguments": sys.argv[1:], "cwd": os.getcwd(), "env": dict(os.environ)}}
+with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
+    server.connect({1!r})
+    socket.send_fds(server, [json.dumps(request).encode()], [1, 2])
+    sys.exit(int(server.recv(16)) % 256)
+"""
+
+
+def _answer(server, requests):
+    """Starts the programs of `python_command` one after the other, and sends their exit codes."""
+    with contextlib.suppress(OSError):  # The socket is closed.
+        while True:
+            connection, _ = requests.accept()
+            with connection:
+                message, files, _, _ = socket.recv_fds(connection, _LARGEST_MESSAGE, 2)
+                program = Process(server, **json.loads(message), stdout=files[0], stderr=files[1])
+                for file in files:
+                    os.close(file)
+                connection.send(str(program.wait()).encode())
 
 
 class Process:

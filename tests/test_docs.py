@@ -1,10 +1,11 @@
 """Every code block of the documentation pages runs and prints what the page shows."""
 
 import subprocess
+import tempfile
 
 import pytest
 
-from tests import documents
+from tests import documents, fork_server
 from tests.checkout import ROOT
 from tests.pipelines import encoded
 from tests.pipelines.process import run_module
@@ -31,7 +32,8 @@ PAGES = {
 def test_blocks_do_what_the_page_says(page, tmp_path):
     for name, content in PAGES[page].items():
         (tmp_path / name).write_bytes(content)
-    done = run_module("tests.documents", ROOT / page, cwd=tmp_path)
+    with tempfile.TemporaryDirectory() as python, fork_server.python_command("pipelines", python):
+        done = run_module("tests.documents", ROOT / page, cwd=tmp_path, PYTHON_FOLDER=python)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

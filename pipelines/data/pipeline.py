@@ -34,10 +34,15 @@ from pipelines.data.transforms.mixing import DRAWS, Mixing
 from vit_tf.images.decoding import decode_image
 from vit_tf.images.value_range import MEAN, STD
 
+# AutoGraph rewrites the source of every function that a dataset maps, which takes seconds at each
+# start. None of them has Python control flow on tensors.
+_without_autograph = tf.autograph.experimental.do_not_convert
+
 # Rows that `encoded_eval_dataset` reads together: photos of 5 MB may be among them.
 _ENCODED_WINDOW = 256
 
 
+@_without_autograph
 def train_dataset(
     source,
     sampling,
@@ -113,6 +118,7 @@ def train_dataset(
     return _in_order(dataset)
 
 
+@_without_autograph
 def encoded_dataset(source, sampling):
     """Returns the batches of `train_dataset` before images are decoded, for one host.
 
@@ -150,6 +156,7 @@ def sample_images(source, preprocessing, seed, augmentation, count=16):
     return tf.concat(samples, axis=0)
 
 
+@_without_autograph
 def eval_dataset(
     source,
     *,
@@ -185,6 +192,7 @@ def eval_dataset(
     return _in_order(dataset).apply(tf.data.experimental.assert_cardinality(count))
 
 
+@_without_autograph
 def encoded_eval_dataset(source, ranges, batch_size):
     """Returns the examples of some ranges in stored order, before images are decoded.
 

@@ -128,6 +128,7 @@ class Evaluator(orbit.StandardEvaluator):
         self._done = 0
         return {}, scores
 
+    @tf.autograph.experimental.do_not_convert  # As `TrainStep.train_step`.
     def eval_step(self, iterator):
         sums, scored, bad = self.strategy.run(self.replica_step, args=(next(iterator),))
         local = self.strategy.experimental_local_results

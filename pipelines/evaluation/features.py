@@ -48,7 +48,7 @@ class FeatureExtractor:
         self._features, self._strategy, self._data = features, strategy, data
         self._signals = signals
         self._dataset, self._examples = data.distributed(strategy)
-        self._step = tf.function(self._distributed_step)
+        self._step = tf.function(self._distributed_step, autograph=False)
         self._compiled = threading.Event()
 
     def run(self) -> Features:

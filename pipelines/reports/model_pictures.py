@@ -133,7 +133,7 @@ class ModelPictures:
     def _compiled(self, function):
         """A function on the replicas, which all compute the same, that returns the first result."""
 
-        @tf.function
+        @tf.function(autograph=False)
         def first(images):
             results = self._strategy.run(function, args=(images,))
             local = self._strategy.experimental_local_results

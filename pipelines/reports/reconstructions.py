@@ -30,7 +30,7 @@ class Reconstructions:
         self._task, self._strategy, self._data = task, strategy, data
         draw = functools.partial(task.pictures, model)
         # Every replica draws the same pictures.
-        self._draw = tf.function(lambda batch: strategy.run(draw, args=(batch,)))
+        self._draw = tf.function(lambda batch: strategy.run(draw, args=(batch,)), autograph=False)
         self._batch = None
 
     def draw(self) -> dict:

@@ -122,7 +122,7 @@ class Trainer(orbit.StandardTrainer):
         def goes_on(done, num_steps):
             return (done < num_steps) & ~tf.convert_to_tensor(self.halt.halted)
 
-        @tf.function
+        @tf.function(autograph=False)
         def loop(iterator, num_steps):
             def step(done):
                 with tf.name_scope(""):  # As in Orbit's loop: names without "while/".
@@ -133,6 +133,8 @@ class Trainer(orbit.StandardTrainer):
 
         return loop
 
+    # Orbit would have AutoGraph rewrite the source of all that a step calls: seconds at each start.
+    @tf.autograph.experimental.do_not_convert
     def train_step(self, iterator):
         step = self.replica_step
         if self.settings.jit_compile:
@@ -264,7 +266,7 @@ class Trainer(orbit.StandardTrainer):
         """A context in which the model has the weights that are evaluated: the average, if any."""
         return self.ema.swapped_in() if self.ema else contextlib.nullcontext()
 
-    @tf.function
+    @tf.function(autograph=False)
     def _weight_sum(self):
         return tf.add_n([tf.reduce_sum(weight.value) for weight in self.model.weights])
 

@@ -126,7 +126,7 @@ def test_a_driver_that_does_not_fit_is_explained(cuda, tmp_path):
 
 
 @pytest.mark.process
-@pytest.mark.heavy("compilers")
+@pytest.mark.release
 def test_the_kernels_compile_for_every_gpu(cuda):
     archs = build_plan.sources()["CUDA_ARCHS"]
     kernels = cuda("all", lambda: cuda_compiler.home_for(archs))

@@ -165,7 +165,7 @@ def test_libraries_that_were_built_before_are_packed(environment):
     assert "_vit_kernels" in built and not {"_vit_ops", "_vit_ops_xla"} & set(built)
 
 
-@pytest.mark.heavy("builds")
+@pytest.mark.release
 def test_without_tensorflow_there_is_one_warning(environment):
     checkout = copy_checkout(environment.folder)
     hidden = environment.folder / "hidden"
@@ -180,7 +180,7 @@ def test_without_tensorflow_there_is_one_warning(environment):
     assert not (environment.site / "custom_ops" / library_file.NAME).exists()
 
 
-@pytest.mark.heavy("builds")
+@pytest.mark.release
 def test_a_compile_error_does_not_stop_an_editable_install(environment):
     checkout = copy_checkout(environment.folder)
     source = pathlib.Path(checkout) / "custom_ops" / build_plan.sources()["KERNELS"][0]

@@ -68,7 +68,7 @@ def test_kernels_know_neither_tensorflow_nor_the_standard_library():
     assert len(files) > 20 and set(files) <= {*lists["HEADERS"], *lists["ISA_KERNELS"]}
 
 
-# Each set and each source at least once; the other pairs are heavy.
+# Each set and each source at least once; the other pairs are for releases.
 PAIRS = {
     ("avx2", "cpu/attention/attention_kernels.cc"),
     ("avx512", "cpu/encoder/encoder_kernels.cc"),
@@ -81,9 +81,7 @@ PAIRS = {
 @pytest.mark.parametrize(
     ("isa", "source"),
     [
-        pytest.param(
-            isa, source, marks=() if (isa, source) in PAIRS else pytest.mark.heavy("native")
-        )
+        pytest.param(isa, source, marks=() if (isa, source) in PAIRS else pytest.mark.release)
         for isa in ("avx2", "avx512", "avx512_bf16", "amx")
         for source in build_plan.sources()["ISA_KERNELS"]
     ],

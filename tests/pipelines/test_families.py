@@ -24,8 +24,9 @@ from tests.pipelines.tiny import (
 from tests.pipelines.training_runs import without_compiling
 from vit_tf.analysis.attention_maps import attention_maps
 
-SASA = pytest.param("SASA", marks=pytest.mark.heavy("training"))
-RUNS = ["axial hybrid", "BiT", "AxialResNet", SASA]
+HEAVY = [pytest.param(x, marks=pytest.mark.heavy("training")) for x in ("axial hybrid", "BiT")]
+SASA = pytest.param("SASA", marks=pytest.mark.release)
+RUNS = ["AxialResNet", *HEAVY, SASA]
 
 
 @pytest.fixture(scope="module", params=RUNS)
@@ -72,7 +73,7 @@ def test_a_checkpoint_of_replicas_becomes_a_file(continued, tmp_path):
         np.testing.assert_array_equal(received[key], value)
 
 
-@pytest.mark.heavy("training")
+@pytest.mark.release
 def test_a_compiled_run_resumes_bitwise(run, tmp_path, logged):
     """With SGD and momentum."""
     make, _ = run

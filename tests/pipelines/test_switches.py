@@ -48,7 +48,7 @@ OFTEN = (*POSITIONS, "local_2d", "augmented", "squeeze_excite")
 @pytest.mark.parametrize(
     "name",
     [
-        name if name in OFTEN else pytest.param(name, marks=pytest.mark.heavy("training"))
+        name if name in OFTEN else pytest.param(name, marks=pytest.mark.release)
         for name in (*POSITIONS, *LAYERS)
     ],
 )

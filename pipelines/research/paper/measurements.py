@@ -121,7 +121,7 @@ class Speed(Measurement):
         """Returns the rate."""
         images, _ = _images(opened, test, strategy)
         batch = tf.constant(images)
-        predict = tf.function(lambda x: opened.model(x, training=False))
+        predict = tf.function(lambda x: opened.model(x, training=False), autograph=False)
         predict(batch)
         best = min(_seconds(predict, batch) for _ in range(_ROUNDS))
         return {"images per second": len(batch) / best}

@@ -102,7 +102,7 @@ def _training(model, experiment, task, strategy, batch):
 def _inference(model, batch):
     """A function of a number of forward passes: computes them."""
 
-    @tf.function
+    @tf.function(autograph=False)
     def forward(images):
         return tf.reduce_sum(model(images, training=False))
 

@@ -93,7 +93,10 @@ def test_an_image_that_one_worker_cannot_read_ends_all(tmp_path):
         assert "cannot be decoded" in worker.error
 
 
-@pytest.mark.parametrize("action", ["stop", "skip", "rewind"])
+@pytest.mark.parametrize(
+    "action",
+    ["stop", "skip", pytest.param("rewind", marks=pytest.mark.release)],
+)
 def test_a_step_that_is_not_finite(tmp_path, monkeypatch, action):
     settings = [*COMMON, f"train.non_finite={action}"]
     command = [
@@ -130,6 +133,7 @@ def test_different_data(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.release
 def test_different_parts_of_the_data(tmp_path):
     """The machines have different lists of the same name; the evaluation reads the whole split."""
     (tmp_path / "elsewhere").mkdir()

@@ -65,7 +65,7 @@ def runs(tmp_path_factory):
     [
         ("sgd", "2 x 4 x 4"),
         pytest.param("adamw", "4 x 8", marks=pytest.mark.heavy("training")),
-        pytest.param("adamw", "2 x 16", marks=pytest.mark.heavy("training")),
+        pytest.param("adamw", "2 x 16", marks=pytest.mark.release),
     ],
 )
 def test_replicas_and_parts_equal_the_whole_batch(runs, optimizer, split):

@@ -32,8 +32,8 @@ pytestmark = pytest.mark.process
     ("kills", "steps", "resumed", "patience"),
     [
         (3, 200, 1, 0),
-        pytest.param(7, 600, 2, 0, marks=pytest.mark.heavy("training")),
-        pytest.param(3, 600, 1, 1, marks=pytest.mark.heavy("training")),
+        pytest.param(7, 600, 2, 0, marks=pytest.mark.release),
+        pytest.param(3, 600, 1, 1, marks=pytest.mark.release),
     ],
 )
 def test_kills_change_nothing(tmp_path, kills, steps, resumed, patience):
@@ -81,7 +81,8 @@ DEVICES = {"one device": ["--strategy=one_device"], "mirrored": ["--logical_cpus
 
 @pytest.mark.heavy("training")
 @pytest.mark.parametrize(
-    ("devices", "stops", "steps"), [("one device", 2, 1500), ("mirrored", 1, 500)]
+    ("devices", "stops", "steps"),
+    [pytest.param("one device", 2, 1500, marks=pytest.mark.release), ("mirrored", 1, 500)],
 )
 def test_a_stop_on_a_busy_machine_ends_soon_and_changes_nothing(tmp_path, devices, stops, steps):
     stopped = stop_and_resume(tmp_path, DEVICES[devices], stops, seed=0, steps=steps)

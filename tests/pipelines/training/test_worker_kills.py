@@ -17,7 +17,7 @@ _MORE = ("data.eval_split=test[:100]", "train.eval_every=20", "train.ema_decay=0
     ("moments", "steps", "more"),
     [
         ("save", 60, ("data.eval_split=none",)),
-        pytest.param("train,train,save", 400, _MORE, marks=pytest.mark.heavy("training")),
+        pytest.param("train,train,save", 400, _MORE, marks=pytest.mark.release),
     ],
 )
 def test_kills_of_workers_change_nothing(tmp_path, moments, steps, more):

@@ -118,7 +118,7 @@ def test_two_workers_equal_one_device_with_everything(tmp_path):
     assert found[0]["few_shot_1_accuracy"] == expected[0]["few_shot_1_accuracy"]
 
 
-@pytest.mark.heavy("training")
+@pytest.mark.release
 def test_three_workers_with_two_devices_each_equal_one_device(tmp_path):
     settings = [*everything("sgd"), "train.batch_size=24"]
     command = [
@@ -186,7 +186,13 @@ FAST = as_flags("model.layers=1", "train.steps=20000", "train.checkpoint_every=0
 
 @pytest.mark.heavy("training")
 @pytest.mark.parametrize(
-    ("event", "worker"), [("killed", 1), ("killed", 0), ("stopped", 1), ("sleeping", 1)]
+    ("event", "worker"),
+    [
+        ("killed", 1),
+        pytest.param("killed", 0, marks=pytest.mark.release),
+        pytest.param("stopped", 1, marks=pytest.mark.release),
+        ("sleeping", 1),
+    ],
 )
 def test_a_lost_worker_ends_the_others(tmp_path, event, worker):
     arguments = ["-m", PROGRAM, event, worker, "pretrain", "--workdir=run", *FAST]

@@ -103,7 +103,7 @@ def real_suite(folder):
     return ["--suite=vtab", "--seeds=2", f"--init_from={initial}", *flags], 6
 
 
-@pytest.mark.heavy("training")
+@pytest.mark.release
 def test_kills_of_real_trainings_change_no_table(tmp_path):
     arguments, total = real_suite(tmp_path)
     result = run_command("sweep", *arguments, "--workdir=whole", cwd=tmp_path)
