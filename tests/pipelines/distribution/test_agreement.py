@@ -84,6 +84,7 @@ def _bad_images(workdir):
     return set(names)
 
 
+@pytest.mark.release
 def test_an_image_that_one_worker_cannot_read_ends_all(tmp_path):
     data = _write_images(tmp_path / "data", bad=(20,))
     for worker in run(
@@ -183,6 +184,7 @@ def test_evaluation_and_features_equal_one_process(tmp_path):
     assert found == expected
 
 
+@pytest.mark.release
 def test_a_sweep_equals_that_of_one_process(tmp_path):
     grid = "--grid=optimizer.learning_rate=0.01,0.05"
     settings = as_flags("model.layers=1", "train.steps=4", "data.eval_split=test[:50]")

@@ -133,7 +133,7 @@ def test_three_workers_with_two_devices_each_equal_one_device(tmp_path):
     assert_equal_runs(tmp_path / "run", tmp_path / "whole", "sgd")
 
 
-@pytest.mark.heavy("training")
+@pytest.mark.release
 def test_two_workers_equal_one_device_with_a_loss_scale(tmp_path):
     """Activations are rounded to float16, so the tolerances are those of its 11 bits."""
     settings = [*MUCH, "model.dtype=mixed_float16"]
@@ -158,7 +158,7 @@ def records(tmp_path_factory):
     return folder / "records"
 
 
-@pytest.mark.heavy("training")
+@pytest.mark.release
 def test_files_equal_one_process_that_is_fed_the_slices_of_both_hosts(records, tmp_path):
     """The batches of two hosts, in one process: the slices of their pipelines, side by side."""
     from pipelines.training.train_data import TrainData

@@ -180,7 +180,13 @@ def test_assumptions_that_make_no_sense(values, message):
 
 @pytest.mark.process
 @pytest.mark.heavy("training")
-@pytest.mark.parametrize("model", ["ViT-S/16", "R26+ViT-S/32", "BiT-R50x1"])
+@pytest.mark.parametrize(
+    "model",
+    [
+        "ViT-S/16",
+        *(pytest.param(x, marks=pytest.mark.release) for x in ("R26+ViT-S/32", "BiT-R50x1")),
+    ],
+)
 def test_memory_is_that_of_a_real_run(model):
     """The peak that two steps of 16 images add to the built model, in a process of its own."""
     request = Request(
