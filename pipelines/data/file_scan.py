@@ -26,6 +26,8 @@ _log = logging.getLogger(__name__)
 # `data.scan=auto` scans at most this many files.
 _MOST_FILES = 100_000
 _END_BYTES = 1024
+# Bits for a pixel and compression, as a BMP stores them: uncompressed pixels of 8, 24 or 32 bits.
+_BMP_KINDS = tuple(bytes([bits, 0, 0, 0, 0, 0]) for bits in (8, 24, 32))
 # Files that the log names.
 _MOST_NAMED = 100
 
@@ -134,6 +136,6 @@ def _is_whole(start, end, size):
         return end.rstrip(b"\0").endswith(b";")
     if start.startswith(b"RIFF") and start[8:12] == b"WEBP":
         return int.from_bytes(start[4:8], "little") + 8 <= size
-    if start.startswith(b"BM"):
-        return int.from_bytes(start[2:6], "little") <= size
+    if start.startswith(b"BM"):  # Those of other kinds are not read.
+        return int.from_bytes(start[2:6], "little") <= size and start[28:34] in _BMP_KINDS
     return False

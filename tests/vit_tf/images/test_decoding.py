@@ -47,6 +47,7 @@ def _pillow(mode="RGB", size=(53, 37)):
         ("GIF", "P", 0),
         ("BMP", "RGB", 0),
         ("BMP", "L", 0),
+        ("BMP", "P", 0),
         # JPEG decoders differ by rounding; TensorFlow uses the fast transform.
         ("JPEG", "RGB", 8),
         ("JPEG", "L", 8),
