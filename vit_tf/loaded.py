@@ -64,7 +64,7 @@ class LoadedModel(typing.NamedTuple):
             raise ValueError(f"top must be a positive integer. Received: {top!r}.")
         results = []
         each = (
-            self.preprocessing(image) for image in _read_images(images, self.preprocessing.exif)
+            self.preprocessing(image) for image in _read_images(images, self.preprocessing.decode)
         )
         while batch := list(itertools.islice(each, _BATCH_SIZE)):
             logits = tf.cast(self.model(tf.stack(batch)), tf.float32)
@@ -193,7 +193,7 @@ def _find(path):
     return path
 
 
-def _read_images(images, exif):
+def _read_images(images, decode):
     """Yields the pixels of each image, uint8 `[H, W, 3]`."""
     if isinstance(images, str | os.PathLike):
         images = [images]
@@ -204,7 +204,7 @@ def _read_images(images, exif):
             raise _no_image(images)
     for image in images:
         if isinstance(image, str | os.PathLike):
-            yield read_image(image, exif)
+            yield read_image(image, decode)
             continue
         image = np.asarray(image)
         if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:

@@ -81,7 +81,7 @@ def decode_batch(image_bytes, preprocessing, max_pixels=MAX_PIXELS):
     """
     shape = (*preprocessing.image_size, 3)
     tried = map_ignoring_errors(
-        lambda data: preprocessing(decode_image(data, max_pixels, preprocessing.exif)),
+        lambda data: preprocessing(preprocessing.decode(data, max_pixels)),
         image_bytes,
         shape,
         tf.data.AUTOTUNE,

@@ -34,6 +34,8 @@ _BMP_PLAIN, _BMP_MASKED = bytes(4), bytes([3, 0, 0, 0])
 _BMP_MASKS = bytes.fromhex("0000ff00 00ff0000 ff000000")
 _RARE_BMP = "a BMP with compression, other masks of colors, or not 8, 24 or 32 bits for a pixel"
 
+# `dct_method` of TensorFlow's decoders of JPEGs, for each value of `Preprocessing.jpeg`.
+DCT_METHODS = {"fast": "", "accurate": "INTEGER_ACCURATE"}
 
 # First bytes of the rarer formats, in the order of the branches of `_decode_rarer`. Branch 0 is for
 # all other files.
@@ -42,7 +44,7 @@ _BRANCHES = np.zeros(256, np.int32)
 _BRANCHES[list(_FIRST_BYTES)] = np.arange(len(_FIRST_BYTES)) + 1
 
 
-def decode_image(image_bytes, max_pixels=MAX_PIXELS, exif="ignore"):
+def decode_image(image_bytes, max_pixels=MAX_PIXELS, exif="ignore", jpeg="fast"):
     """Decodes one JPEG, PNG, GIF, BMP or WebP file of limited size.
 
     - Gray images become three equal channels; an alpha channel is dropped.
@@ -59,6 +61,8 @@ def decode_image(image_bytes, max_pixels=MAX_PIXELS, exif="ignore"):
         max_pixels: the most pixels that it may have, an int.
         exif: "apply" turns a JPEG as its EXIF orientation says, see `orientation`; "ignore" returns
             it as it is stored.
+        jpeg: "fast" or "accurate", see `vit_tf.Preprocessing`, whose `decode` is this function with
+            its own `exif` and `jpeg`.
 
     Returns:
         uint8 `[H, W, 3]`.
@@ -69,18 +73,22 @@ def decode_image(image_bytes, max_pixels=MAX_PIXELS, exif="ignore"):
     """
     image = tf.cond(
         tf.io.is_jpeg(image_bytes),
-        lambda: _decode_jpeg(image_bytes, max_pixels, exif),
+        lambda: _decode_jpeg(image_bytes, max_pixels, exif, jpeg),
         lambda: decode_if_not_jpeg(image_bytes, max_pixels),
     )
     image.set_shape([None, None, 3])
     return image
 
 
-def _decode_jpeg(image_bytes, max_pixels, exif):
+def _decode_jpeg(image_bytes, max_pixels, exif, jpeg):
     size = tf.io.extract_jpeg_shape(image_bytes)[:2]
+    if jpeg == "fast":
+        image = _decode(image_bytes, size, max_pixels)
+    else:
+        with tf.control_dependencies([check_size(size, max_pixels)]):
+            image = tf.io.decode_jpeg(image_bytes, channels=3, dct_method=DCT_METHODS[jpeg])
     if exif == "ignore":
-        return _decode(image_bytes, size, max_pixels)
-    image = _decode(image_bytes, size, max_pixels)
+        return image
     with tf.control_dependencies([image]):
         contents = tf.identity(image_bytes)
     return tf.cond(is_plain(contents), lambda: image, lambda: _turner()(image, contents))

@@ -94,6 +94,7 @@ VALUES = {
     "data.eval_interpolation": ("area", "area"),
     "data.antialias": ("true", True),
     "data.exif": ("ignore", "ignore"),
+    "data.jpeg": ("accurate", "accurate"),
     "data.mean": ("0.4,0.5,0.6", (0.4, 0.5, 0.6)),
     "data.std": ("0.1,0.2,0.3", (0.1, 0.2, 0.3)),
     "data.image_dtype": ("uint8", "uint8"),
