@@ -171,11 +171,13 @@ def _open_keras(path, dtype, assume):
 def _assume(path, fields, activation, config) -> tuple[Preprocessing, Classes]:
     """Preprocessing and classes for a file that states none.
 
-    Classes have names if the file has the name and the number of classes of published weights.
+    A file with the name and the number of classes of published weights is taken for them: classes
+    have names, and photos are not turned, as in the reference code.
     """
     published = find_file_record(path, config.num_classes)
     labels = names_if_imagenet(config.num_classes) if published else ()
-    preprocessing = Preprocessing(image_size=config.image_size, **{"exif": "apply"} | fields)
+    exif = "ignore" if published else "apply"
+    preprocessing = Preprocessing(image_size=config.image_size, **{"exif": exif} | fields)
     return preprocessing, Classes(labels=labels, activation=activation)
 
 

@@ -79,6 +79,12 @@ def test_a_file_without_preprocessing_gets_that_of_the_reference_code(donor, tmp
     assert_equal(model, donor)
 
 
+def test_a_bare_file_of_published_weights_turns_no_photo(donor, tmp_path, monkeypatch):
+    monkeypatch.setattr("vit_tf.loaded.find_file_record", lambda path, count: object())
+    path = npz_files.saved(donor, tmp_path / "ViT-B_16.npz")
+    assert vit_tf.load(tmp_path / "ViT-B_16.npz").preprocessing.exif == "ignore", path
+
+
 def test_a_folder_of_another_project_says_which_settings_are_assumed(tmp_path):
     donor = tiny.model(seed=1, heads=1, image_size=(12, 12), **safetensors_models.HUGGINGFACE)
     labels = vit_tf.Classes(labels=tuple("abcde"))
