@@ -48,6 +48,7 @@ from vit_tf.preprocessing import Preprocessing
 SIZE, BATCH, CLASSES, FILES = 224, 64, 8, 8
 WINDOWS = 4  # of an epoch
 PREPROCESSING = Preprocessing(image_size=(SIZE, SIZE))
+ACCURATE = Preprocessing(image_size=(SIZE, SIZE), jpeg="accurate")
 FEATURES = {
     "image/encoded": tf.io.FixedLenFeature([], tf.string),
     "image/class/label": tf.io.FixedLenFeature([], tf.int64),
@@ -109,12 +110,12 @@ def _write_tfds(folder, paths):
     InputBenchmark(data_dir=folder).download_and_prepare(download_config=config)
 
 
-def ours(source, window, decoded, seed, skips_bad_images=False):
+def ours(source, window, decoded, seed, skips_bad_images=False, preprocessing=PREPROCESSING):
     """Batches of this project: image, label."""
     sampling = Sampling(batch_size=BATCH, shuffle_window=window, seed=seed, sharding="global")
     dataset = (
         pipeline.train_dataset(
-            source, sampling, Augmentation(), PREPROCESSING, skips_bad_images=skips_bad_images
+            source, sampling, Augmentation(), preprocessing, skips_bad_images=skips_bad_images
         )
         if decoded
         else pipeline.encoded_dataset(source, sampling)
@@ -252,6 +253,7 @@ def main(rounds=5, images=8192, folder=None):
                 "plain tf.data, decoded": plain(data, window, True),
                 "tfrecord, decoded": tfrecord(),
                 "tfrecord, decoded, bad_images=skip": tfrecord(skips_bad_images=True),
+                "tfrecord, decoded, jpeg=accurate": tfrecord(preprocessing=ACCURATE),
             }
 
         verify(datasets(0), data, images)

@@ -92,6 +92,8 @@ def main(values, arguments):
     source = model_source.find(path, weights, values.labels, runtime_files=True)
     opening = request.opening(values)
     fields = _DATA_FIELDS if source.has_preprocessing() else FIELDS
+    if values.benchmark:
+        fields = tuple(name for name in fields if name != "data.exif")  # It turns no image.
     reason = f"{source.name} is evaluated as it was trained"
     defaults = benchmarks.data_settings(values.benchmark) if values.benchmark else ()
     experiment = request.experiment(values, source.workdir, fields, reason, defaults)

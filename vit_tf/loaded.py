@@ -64,7 +64,7 @@ class LoadedModel(typing.NamedTuple):
             raise ValueError(f"top must be a positive integer. Received: {top!r}.")
         results = []
         each = (
-            self.preprocessing(image) for image in _read_images(images, self.preprocessing.exif)
+            self.preprocessing(image) for image in _read_images(images, self.preprocessing.decode)
         )
         while batch := list(itertools.islice(each, _BATCH_SIZE)):
             logits = tf.cast(self.model(tf.stack(batch)), tf.float32)
@@ -171,11 +171,13 @@ def _open_keras(path, dtype, assume):
 def _assume(path, fields, activation, config) -> tuple[Preprocessing, Classes]:
     """Preprocessing and classes for a file that states none.
 
-    Classes have names if the file has the name and the number of classes of published weights.
+    A file with the name and the number of classes of published weights is taken for them: classes
+    have names, and photos are not turned, as in the reference code.
     """
     published = find_file_record(path, config.num_classes)
     labels = names_if_imagenet(config.num_classes) if published else ()
-    preprocessing = Preprocessing(image_size=config.image_size, **{"exif": "apply"} | fields)
+    exif = "ignore" if published else "apply"
+    preprocessing = Preprocessing(image_size=config.image_size, **{"exif": exif} | fields)
     return preprocessing, Classes(labels=labels, activation=activation)
 
 
@@ -193,7 +195,7 @@ def _find(path):
     return path
 
 
-def _read_images(images, exif):
+def _read_images(images, decode):
     """Yields the pixels of each image, uint8 `[H, W, 3]`."""
     if isinstance(images, str | os.PathLike):
         images = [images]
@@ -204,7 +206,7 @@ def _read_images(images, exif):
             raise _no_image(images)
     for image in images:
         if isinstance(image, str | os.PathLike):
-            yield read_image(image, exif)
+            yield read_image(image, decode)
             continue
         image = np.asarray(image)
         if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:

@@ -9,7 +9,7 @@ from pipelines.config.fields import check, check_at_least, check_choices
 from pipelines.config.names import AUTO_SPLIT, BUILTIN, ImageDtype
 from pipelines.errors import UserError
 from vit_tf.images.value_range import MEAN, STD
-from vit_tf.preprocessing import Exif, Interpolation, ResizeRule
+from vit_tf.preprocessing import Exif, Interpolation, Jpeg, ResizeRule
 
 # "global": batches are the same on any number of hosts; "files": each host reads its own files.
 Sharding = Literal["global", "files"]
@@ -89,7 +89,13 @@ class Data(Augmentation):
             Hugging Face; in training too.
         exif: whether a JPEG is turned by its EXIF orientation, as photos of phones may need.
             "apply": it is, in training, evaluation and serving; "ignore": it is read as it is
-            stored. A run whose config.json has no such field goes on with "ignore".
+            stored, as by the paper's code. none: "ignore" for data sets of TFDS, "apply" for all
+            others; recipes of published data in TFRecord files set "ignore". The config.json of a
+            run holds the choice. A run whose config.json has no such field goes on with "ignore".
+        jpeg: how JPEGs are decoded, in training too. "fast": TensorFlow's default, as in the
+            paper's code; "accurate": with the pixels of Pillow, timm and Hugging Face, from which
+            the former differ by 0.7 to 0.8 levels on average; none: accurate with `antialias`, else
+            fast. A run whose config.json has no such field goes on with "fast".
         mean: mean of each color, for values from 0 to 1, that is subtracted.
         std: standard deviation of each color, by which the result is divided. With 0.5 and 0.5,
             models read pixels in [-1, 1].
@@ -119,7 +125,8 @@ class Data(Augmentation):
     interpolation: Interpolation = "bilinear"
     eval_interpolation: Interpolation | None = None
     antialias: bool = False
-    exif: Exif = "apply"
+    exif: Exif | None = None
+    jpeg: Jpeg | None = None
     mean: tuple[float, float, float] = MEAN
     std: tuple[float, float, float] = STD
     image_dtype: ImageDtype = "float32"
@@ -133,6 +140,9 @@ class Data(Augmentation):
         check_at_least("data.shuffle_window", self.shuffle_window, 1)
         self._check_subset()
         self._check_image_dtype()
+        if self.exif is None:
+            exif = "ignore" if _kind(self.name) == "published" else "apply"
+            object.__setattr__(self, "exif", exif)
         sides = [x for x in (self.resize_to, self.crop_fraction) if x is not None]
         if len(sides) != (self.resize != "direct"):
             raise UserError(
@@ -142,11 +152,14 @@ class Data(Augmentation):
             )
 
     def for_name(self, name: str) -> dict[str, Any]:
-        """Fields that follow another `name`: its splits and its label are chosen again."""
+        """Fields that follow another `name`: splits, label and, for other kinds, `exif`."""
         if name == self.name:
             return {}
         splits = ("train_split", "eval_split")
-        chosen = {x: AUTO_SPLIT for x in splits if getattr(self, x) is not None}
+        chosen: dict[str, Any] = {x: AUTO_SPLIT for x in splits if getattr(self, x) is not None}
+        # TFRecord files may be a copy of any data, such as those of the recipe.
+        if _kind(name) not in ("records", _kind(self.name)):
+            chosen["exif"] = None
         return {**chosen, "label": None}
 
     @property
@@ -200,6 +213,15 @@ class Data(Augmentation):
             "interpolation": self.eval_interpolation or self.interpolation,
             "antialias": self.antialias,
             "exif": self.exif,
+            "jpeg": self.jpeg,
             "mean": self.mean,
             "std": self.std,
         }
+
+
+def _kind(name):
+    """Whose images a data set has: "own", "published" (of TFDS), or, in TFRecord files, either."""
+    first = re.split("[/:]", name)[0]
+    if first == "tfrecord":
+        return "records"
+    return "own" if first in ("folder", "list", *BUILTIN) else "published"

@@ -178,11 +178,13 @@ class Experiment:
     def from_stored(cls, values: dict[str, Any]) -> "Experiment":
         """`from_dict` for what a run or a sweep has stored, maybe before a field existed.
 
-        Without data.exif, it was begun when orientations were not applied yet.
+        Without data.exif, it was begun when orientations were not applied yet; without data.jpeg,
+        when all JPEGs were decoded fast.
         """
         data = values.get("data")
         if isinstance(data, dict):
-            values = values | {"data": {"exif": "ignore"} | data}
+            before = {"exif": "ignore"} | ({"jpeg": "fast"} if data.get("antialias") else {})
+            values = values | {"data": before | data}
         return cls.from_dict(values)
 
 

@@ -21,7 +21,7 @@ class FewShot:
         eval_split: its split for the test features, as train_split.
         preprocessing: "run": that of the evaluations of the run; "protocol": both sides to 8/7 of
             the model's, bilinear without antialias, then a central crop, as 256 and 224 pixels in
-            the published protocol.
+            the published protocol; with data.jpeg=fast.
         shots: numbers of training images of each class.
         l2: strength of the regularization.
         seeds: number of selections of training images; the result is their mean.

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipelines.data.bad_images import find_bad_images
-from pipelines.data.decoding import decoded_sizes
+from pipelines.data.decoding import NARROW, decoded_sizes, is_narrow
 from pipelines.data.exif import is_turned
 from pipelines.data.progress_lines import ProgressLines
 from pipelines.data.skipped_files import describe_skipped, skipped_files
@@ -29,13 +29,15 @@ def check(sources) -> dict:
         Dict that JSON can hold. splits: for each source its name, number of images, images of each
         class by name (an example with several labels counts for each), and the smallest, median and
         largest shorter side of the images in pixels. unreadable: name and reason. sideways: names
-        of JPEGs whose EXIF orientation is not 1. equal: groups of files with the same bytes, each
-        with names, classes and splits. skipped: the number of files that are no images, by suffix.
+        of JPEGs whose EXIF orientation is not 1. narrow: names of 16-bit PNGs whose values are so
+        near to each other that little is left of them, see `is_narrow`. equal: groups of files
+        with the same bytes, each with names, classes and splits. skipped: the number of files that
+        are no images, by suffix.
 
     Raises:
         DataError: if the files cannot be read.
     """
-    report = {"splits": [], "unreadable": [], "sideways": []}
+    report = {"splits": [], "unreadable": [], "sideways": [], "narrow": []}
     twins = collections.defaultdict(list)
     for source in sources:
         counts, sides = collections.Counter(), []
@@ -54,6 +56,8 @@ def check(sources) -> dict:
                 counts.update(classes)
                 if is_turned(image):
                     report["sideways"].append(name)
+                if is_narrow(image):
+                    report["narrow"].append(name)
                 if image:
                     digest = hashlib.blake2b(image, digest_size=16).digest()
                     twins[digest].append((name, classes, source.split))
@@ -100,6 +104,8 @@ def format_check(report) -> str:
     lines += _part(
         "images with an EXIF orientation, which data.exif=apply turns", report["sideways"]
     )
+    if report["narrow"]:
+        lines += _part(f"16-bit PNGs with {NARROW}", report["narrow"])
     lines += _part("groups of equal files", [_equal(group) for group in report["equal"]])
     if report["skipped"]:
         lines.append(describe_skipped(report["skipped"]))

@@ -2,13 +2,25 @@
 
 Training, exported models and `predict` use it. Shapes: `B` images, `h x w` pixels of the model's
 input.
+
+Values v of 16 bits become v // 256, as if images used all of 0 .. 65535. Cameras and scanners store
+8 to 14 bits so, too: 0 .. 255 becomes black, and 0 .. 4095 becomes 0 .. 15. Reports count them.
 """
 
+import numpy as np
 import tensorflow as tf
 
 from pipelines.errors import first_line
 from vit_tf.images.decoding import MAX_PIXELS, decode_image
 from vit_tf.images.image_file import foreign_format
+
+# Values of an image of 16 bits, if they are as near to each other as those of 14 bits.
+_NARROW_SPAN = 2**14
+# What is said about such images.
+NARROW = (
+    "values in less than a quarter of 0 .. 65535, of which only the high byte is read: they become "
+    "dark or flat. Stretch the values, or save 8 bits"
+)
 
 
 def decode_error(image_bytes):
@@ -36,6 +48,25 @@ def decoded_sizes(images):
     return tried.get_single_element()
 
 
+def is_deep(data: bytes) -> bool:
+    """Whether a file is a PNG with 16 bits for a value; its first bytes are enough."""
+    return data.startswith(b"\x89PNG\r\n\x1a\n") and data[24:25] == b"\x10"
+
+
+def is_narrow(data: bytes) -> bool:
+    """Whether a file is such a PNG, and few levels are left of its colors, but they do differ."""
+    width, height = (int.from_bytes(data[begin : begin + 4], "big") for begin in (16, 20))
+    if not is_deep(data) or width * height > MAX_PIXELS:
+        return False
+    try:
+        pixels = tf.io.decode_png(data, dtype=tf.uint16).numpy()
+    except tf.errors.OpError:
+        return False
+    if pixels.shape[2] in (2, 4):
+        pixels = pixels[..., :-1]  # Without alpha.
+    return 0 < int(np.ptp(pixels)) < _NARROW_SPAN
+
+
 def decode_batch(image_bytes, preprocessing, max_pixels=MAX_PIXELS):
     """Decodes and preprocesses images of mixed formats and sizes; bad ones become zeros.
 
@@ -50,7 +81,7 @@ def decode_batch(image_bytes, preprocessing, max_pixels=MAX_PIXELS):
     """
     shape = (*preprocessing.image_size, 3)
     tried = map_ignoring_errors(
-        lambda data: preprocessing(decode_image(data, max_pixels, preprocessing.exif)),
+        lambda data: preprocessing(preprocessing.decode(data, max_pixels)),
         image_bytes,
         shape,
         tf.data.AUTOTUNE,

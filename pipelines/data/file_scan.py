@@ -2,9 +2,10 @@
 
 A file is decoded only if these bytes are not those of a whole image: a scan reads 2 kB of each good
 file, and every file that it names cannot be decoded. A file that is damaged in the middle is not
-found; `pipelines.batch --check` decodes all of them.
+found; `pipelines.batch --check` decodes all of them. 16-bit PNGs are decoded for their values.
 """
 
+import functools
 import logging
 import os
 from concurrent import futures
@@ -13,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pipelines.data.bad_images import NO_BYTES
-from pipelines.data.decoding import decode_error
+from pipelines.data.decoding import NARROW, decode_error, is_deep, is_narrow
 from pipelines.data.exif import is_turned
 from pipelines.data.progress_lines import ProgressLines
 from pipelines.data.sources.files import MAX_FILE_BYTES
@@ -26,6 +27,10 @@ _log = logging.getLogger(__name__)
 # `data.scan=auto` scans at most this many files.
 _MOST_FILES = 100_000
 _END_BYTES = 1024
+# 16-bit PNGs that a scan decodes: it reads their values, not only the ends of the files.
+_MOST_DEEP = 1_000
+# Bits for a pixel and compression, as a BMP stores them: uncompressed pixels of 8, 24 or 32 bits.
+_BMP_KINDS = tuple(bytes([bits, 0, 0, 0, 0, 0]) for bits in (8, 24, 32))
 # Files that the log names.
 _MOST_NAMED = 100
 
@@ -56,9 +61,12 @@ def scan(sources, mode, is_skipping) -> str | None:
     found = {each.name: each for source in sources for each in find_noted_files(source)}
     bad = {name: each.reason for name, each in found.items() if each.reason}
     turned = sum(each.is_turned for each in found.values())
+    narrow = sum(each.is_narrow for each in found.values())
     files, note = counted(total, "file"), ""
     if turned:
         note = f"; {turned:,} with an EXIF orientation, see data.exif"
+    if narrow:
+        note += f"; {counted(narrow, '16-bit PNG')} with {NARROW}"
     if not bad:
         return f"scanned {files}: all begin and end as whole images{note}"
     if is_skipping:
@@ -73,23 +81,25 @@ def scan(sources, mode, is_skipping) -> str | None:
 
 
 class NotedFile(NamedTuple):
-    """A file that cannot be decoded, or a photo that its EXIF orientation would turn."""
+    """A file that cannot be decoded, or about which a scan has something to say."""
 
     name: str
     reason: str | None  # why it cannot be decoded
     is_turned: bool
+    is_narrow: bool  # 16 bits, of which little is left
 
 
 def find_noted_files(source):
     """Yields the `NotedFile`s of a `DataSource`, each once; it reads 2 kB of the others."""
     seen, total = set(), source.num_examples
+    examine = functools.partial(_examine, iter(range(_MOST_DEEP)))
     progress = ProgressLines(f"scanning the files of {source}", total)
     with futures.ThreadPoolExecutor(READERS) as readers:
         for start in range(0, total, ROWS_PER_READ):
             indices = np.arange(start, min(start + ROWS_PER_READ, total))
             ids = source.ids(indices).tolist()
             paths = source.locate(indices)["path"]
-            for example_id, noted in zip(ids, readers.map(_examine, paths), strict=True):
+            for example_id, noted in zip(ids, readers.map(examine, paths), strict=True):
                 if any(noted) and example_id not in seen:
                     seen.add(example_id)
                     yield NotedFile(source.describe(example_id), *noted)
@@ -102,26 +112,32 @@ def _has_local_files(source):
     )
 
 
-def _examine(path):
-    """`reason` and `is_turned` of a file, as far as its ends show."""
+def _examine(deep, path):
+    """`reason`, `is_turned` and `is_narrow` of a file, as far as its ends show.
+
+    Args:
+        deep: iterator with as many elements as 16-bit PNGs may be decoded.
+        path: the file.
+    """
     if not path:
-        return decode_error(b""), False
+        return decode_error(b""), False, False
     if storage.is_url(os.fsdecode(path)):  # In a list of local files.
-        return None, False
+        return None, False, False
     try:
         with open(path, "rb") as file:
             if not (size := file.seek(0, os.SEEK_END)):
-                return NO_BYTES, False
+                return NO_BYTES, False, False
             file.seek(max(0, size - _END_BYTES))
             end = file.read(_END_BYTES)
             file.seek(0)
             start = file.read(_END_BYTES)
-            if _is_whole(start, end, size):
-                return None, is_turned(start)
             file.seek(0)
-            return decode_error(file.read(MAX_FILE_BYTES)), False
+            if not _is_whole(start, end, size):
+                return decode_error(file.read(MAX_FILE_BYTES)), False, False
+            looks = is_deep(start) and next(deep, None) is not None
+            return None, is_turned(start), looks and is_narrow(file.read(MAX_FILE_BYTES))
     except OSError as error:
-        return error.strerror, False
+        return error.strerror, False, False
 
 
 def _is_whole(start, end, size):
@@ -134,6 +150,6 @@ def _is_whole(start, end, size):
         return end.rstrip(b"\0").endswith(b";")
     if start.startswith(b"RIFF") and start[8:12] == b"WEBP":
         return int.from_bytes(start[4:8], "little") + 8 <= size
-    if start.startswith(b"BM"):
-        return int.from_bytes(start[2:6], "little") <= size
+    if start.startswith(b"BM"):  # Those of other kinds are not read.
+        return int.from_bytes(start[2:6], "little") <= size and start[28:34] in _BMP_KINDS
     return False

@@ -31,7 +31,6 @@ from pipelines.data.order import EvalBatches, TrainBatches, Window
 from pipelines.data.reading import decode_batches, read_windows, slice_of_host
 from pipelines.data.transforms.augmentation import augment
 from pipelines.data.transforms.mixing import DRAWS, Mixing
-from vit_tf.images.decoding import decode_image
 from vit_tf.images.value_range import MEAN, STD
 
 # AutoGraph rewrites the source of every function that a dataset maps, which takes seconds at each
@@ -180,8 +179,7 @@ def eval_dataset(
 
     def decode(image_bytes, seed):
         del seed  # nothing is random
-        image = decode_image(image_bytes, exif=preprocessing.exif)
-        return preprocessing(_without_border(image, border))
+        return preprocessing(_without_border(preprocessing.decode(image_bytes), border))
 
     examples = _encoded_examples(
         source, lambda: map(host_slice.select, batches.windows()), batch_size, seed=0

@@ -26,7 +26,7 @@ def image_looks(inspected, names, shown, album):
                 _look(
                     one,
                     index,
-                    images.pixels(image, one.subject.preprocessing.exif),
+                    images.pixels(image, one.subject.preprocessing.decode),
                     f"model {number} image {index + 1:03}",
                     album,
                 )

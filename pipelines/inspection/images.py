@@ -91,16 +91,20 @@ def samples(labels) -> list[Image]:
     ]
 
 
-def pixels(image, exif="apply") -> np.ndarray:
-    """The decoded pixels of an `Image`, uint8 `[H, W, 3]`; see `decode_image` about `exif`.
+def pixels(image, decode=decode_image) -> np.ndarray:
+    """The decoded pixels of an `Image`, uint8 `[H, W, 3]`.
+
+    Args:
+        image: the `Image`.
+        decode: see `read_image`.
 
     Raises:
         UserError: if it cannot be read or decoded.
     """
     try:
         if not image.content:
-            return image_file.read_image(image.path, exif).numpy()
-        return decode_image(image.content, exif=exif).numpy()
+            return image_file.read_image(image.path, decode).numpy()
+        return decode(image.content).numpy()
     except ValueError as error:
         raise UserError(str(error)) from None
     except tf.errors.OpError:

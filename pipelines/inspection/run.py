@@ -162,7 +162,7 @@ def _inspect(subject, target, found, shown, options, progress) -> Inspected:
 
     sizes, seen, inputs = [], [], []
     for image in shown:  # One at a time: photos are large.
-        original = images.pixels(image, subject.preprocessing.exif)
+        original = images.pixels(image, subject.preprocessing.decode)
         sizes.append(original.shape[:2])
         seen.append(subject.preprocessing.seen(original).numpy())
         inputs.append(subject.preprocessing(original).numpy())
@@ -170,7 +170,7 @@ def _inspect(subject, target, found, shown, options, progress) -> Inspected:
     results = image_numbers.results(subject, paths, inputs)
 
     def prepared(part):
-        read = (images.pixels(image, subject.preprocessing.exif) for image in part)
+        read = (images.pixels(image, subject.preprocessing.decode) for image in part)
         return np.stack([subject.preprocessing(each).numpy() for each in read])
 
     trained, random = (model_numbers.of_weights(x) for x in (subject.model, subject.twin))

@@ -13,7 +13,6 @@ from pipelines.reports.html_page import short
 from pipelines.reports.tensorboard import VALIDATION
 from vit_tf import analysis
 from vit_tf.analysis import inspection
-from vit_tf.images.decoding import decode_image
 
 _IMAGES = 8  # with attention
 _MOST_EMBEDDINGS, _AT_ONCE = 512, 32
@@ -114,7 +113,7 @@ class ModelPictures:
         found = []
         for image, label in zip(stored.images, stored.labels, strict=True):
             with contextlib.suppress(tf.errors.OpError):
-                pixels = prepare.seen(decode_image(image, exif=prepare.exif))
+                pixels = prepare.seen(prepare.decode(image))
                 name = short(", ".join(source.labels[one] for one in np.atleast_1d(label)))
                 found.append((pixels.numpy(), name, pictures.shrunk(pixels, _THUMBNAIL)))
         if not found:

@@ -11,7 +11,7 @@ from pipelines.serving import clean_process
 from pipelines.serving.signatures import TOP_CLASSES
 from vit_tf.analysis.attention_maps import attention_maps
 from vit_tf.analysis.relative_difference import relative_difference
-from vit_tf.images.decoding import MAX_PIXELS, decode_image
+from vit_tf.images.decoding import MAX_PIXELS
 from vit_tf.preprocessing import Classes
 
 # Largest relative difference allowed between the export and the model, by compute dtype. Graph
@@ -66,7 +66,7 @@ def check_saved_model(
     """
     calls, expected, classes = [], [], classes or Classes()
     labels = classes.names(model.config.num_classes)
-    for name, images, inputs in _calls(preprocessing.image_size, max_pixels):
+    for name, images, inputs in _calls(preprocessing, max_pixels):
         if name in signatures:
             calls.append((name, inputs))
             with custom_ops.implementation("reference"):
@@ -93,13 +93,13 @@ def check_saved_model(
     return Comparison(largest, load_seconds)
 
 
-def _calls(image_size, max_pixels):
+def _calls(preprocessing, max_pixels):
     """Yields `(signature, images, inputs)`: a call, and the images in its inputs.
 
     Images are uint8 arrays, or None for an image that cannot be decoded. `labels` has no inputs.
     """
     yield "labels", [], None
-    height, width = image_size
+    height, width = preprocessing.image_size
     generator = np.random.default_rng(0)
     own, odd, tiny = (
         generator.integers(0, 256, (batch, rows, columns, 3), np.uint8)
@@ -112,7 +112,7 @@ def _calls(image_size, max_pixels):
     first, second = [x for x in (*odd, *tiny, *own) if x.size // 3 <= max_pixels][:2]
     jpeg = tf.io.encode_jpeg(first).numpy()
     png = tf.io.encode_png(second).numpy()
-    decoded = [decode_image(data).numpy() for data in (jpeg, png)]
+    decoded = [preprocessing.decode(data).numpy() for data in (jpeg, png)]
     yield "serving_bytes", decoded, [jpeg, png]
     yield "serving_bytes_lenient", [decoded[0], None, decoded[1]], [jpeg, jpeg[:-9], png]
 

@@ -17,11 +17,11 @@ from vit_tf.checkpoints.sidecar import write_sidecar
 _log = logging.getLogger(__name__)
 
 _FILES = (".npz", ".keras")
-# Fields of preprocessing that a layout cannot store: these projects always resize as Pillow does,
-# and none of them says whether a photo is turned.
+# Fields of preprocessing that a layout cannot store: these projects always decode and resize as
+# Pillow does, and none of them says whether a photo is turned.
 _NOT_STORED = {
-    "huggingface": ("antialias", "exif"),
-    "timm": ("antialias", "exif"),
+    "huggingface": ("antialias", "exif", "jpeg"),
+    "timm": ("antialias", "exif", "jpeg"),
     "axial_deeplab": ("exif",),
 }
 

@@ -183,6 +183,8 @@ def _for_photos(base, initial, assignments, examples, replicas, batch_size):
     wanted = _with(assignments, base, "model.").model
     config, stored = wanted.config(num_classes=1), initial.preprocessing
     pixels = {name: getattr(stored, name) for name in photos.PIXEL_FIELDS if stored}
+    if pixels and not pixels["antialias"] and pixels["jpeg"] == "fast":
+        del pixels["jpeg"]  # As none.
     if pixels.get("interpolation") == "area":
         # The reference evaluates with it and trains with the bilinear filter (docs/paper.md K.2).
         pixels["eval_interpolation"] = pixels.pop("interpolation")

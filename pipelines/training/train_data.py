@@ -226,4 +226,5 @@ def _few_shot_preprocessing(experiment):
         crop_fraction=_PROTOCOL_CROP,
         interpolation="bilinear",
         antialias=False,
+        jpeg="fast",
     )

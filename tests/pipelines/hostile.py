@@ -69,6 +69,25 @@ def gif_bomb(side=6000, frames=200):
     return gif[:first] + gif[first:end] * frames + b";"
 
 
+def _unusual_bmps():
+    """Name -> a BMP that TensorFlow refuses, or reads with other colors."""
+    plain = _save(_smooth(6, 8).convert("RGBA"), "BMP")
+    compressed = bytearray(_save(_smooth(6, 8).convert("L"), "BMP"))
+    compressed[30] = 1
+    masks = struct.pack("<III", 0xFF, 0xFF00, 0xFF0000)  # Red, green, blue.
+    head = bytearray(plain[:54])
+    head[2:6], head[10:14] = (struct.pack("<I", x + 12) for x in (len(plain), 54))
+    head[14:18], head[30:34] = struct.pack("<I", 52), struct.pack("<I", 3)
+    beyond = bytearray(_save(_smooth(6, 8).convert("L"), "BMP"))
+    beyond[14:18] = struct.pack("<i", 2**31 - 15)
+    return {
+        "BMP of 1 bit": _save(_smooth(6, 8).convert("1"), "BMP"),
+        "BMP with compression": bytes(compressed),
+        "BMP with other masks": bytes(head) + masks + plain[54:],
+        "BMP with headers beyond its end": bytes(beyond),
+    }
+
+
 def readable():
     """Name -> (suffix, bytes, RGB pixels, largest difference from them)."""
     rgb = _smooth(24, 30)
@@ -89,6 +108,7 @@ def readable():
     plain, wide = np.asarray(rgb), _smooth(1, 20_000)
     gray = rgb.convert("L")
     palette = rgb.convert("P", palette=Image.Palette.ADAPTIVE)
+    few = rgb.convert("P", palette=Image.Palette.ADAPTIVE, colors=5)
     return {
         "1 x 1": ("png", encode(pixels(1, 1), "PNG"), pixels(1, 1), 0),
         "1 x 20000": ("png", _save(wide, "PNG"), np.asarray(wide), 0),
@@ -104,6 +124,8 @@ def readable():
         "GIF beside its canvas": ("gif", _frame_beside_the_canvas(), red, 0),
         "animated WebP": ("webp", _animation(_frames(), "WEBP", lossless=True), red, 0),
         "animated WebP with alpha": ("webp", _animation(transparent, "WEBP", **lossless), red, 0),
+        "BMP with a palette": ("bmp", _save(palette, "BMP"), np.asarray(palette.convert("RGB")), 0),
+        "BMP with few colors": ("bmp", _save(few, "BMP"), np.asarray(few.convert("RGB")), 0),
         "EXIF": ("jpg", jpeg(rgb, exif=turned), plain, 8),
         "PNG named .jpg": ("jpg", _save(rgb, "PNG"), plain, 0),
     }
@@ -117,6 +139,7 @@ def unreadable():
         data = _save(picture, file_format)
         files[f"{file_format} cut off"] = (file_format.lower(), data[: len(data) * 2 // 3])
         files[f"{file_format} without its end"] = (file_format.lower(), data[:20])
+    files |= {name: ("bmp", data) for name, data in _unusual_bmps().items()}
     animation = _animation(_frames(), "WEBP", lossless=True)
     files["animated WebP cut off"] = ("webp", animation[:60])
     files["RIFF"] = ("webp", b"RIFF\0\0\0\0WEBPwhatever")

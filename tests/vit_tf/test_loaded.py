@@ -1,17 +1,20 @@
 """`vit_tf.load` reads every kind of file, and the result classifies images."""
 
+import dataclasses
 import json
 import zipfile
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from PIL import Image
 
 import vit_tf
 from tests.pipelines import encoded
 from tests.vit_tf import tiny
 from tests.vit_tf.checkpoints import npz_files, safetensors_models
 from vit_tf.checkpoints.sidecar import write_sidecar
+from vit_tf.images.decoding import decode_image
 
 PREPROCESSING = vit_tf.Preprocessing(
     image_size=(11, 14), resize="resize_small", resize_to=16, mean=(0.4, 0.5, 0.6)
@@ -76,6 +79,12 @@ def test_a_file_without_preprocessing_gets_that_of_the_reference_code(donor, tmp
     assert_equal(model, donor)
 
 
+def test_a_bare_file_of_published_weights_turns_no_photo(donor, tmp_path, monkeypatch):
+    monkeypatch.setattr("vit_tf.loaded.find_file_record", lambda path, count: object())
+    path = npz_files.saved(donor, tmp_path / "ViT-B_16.npz")
+    assert vit_tf.load(tmp_path / "ViT-B_16.npz").preprocessing.exif == "ignore", path
+
+
 def test_a_folder_of_another_project_says_which_settings_are_assumed(tmp_path):
     donor = tiny.model(seed=1, heads=1, image_size=(12, 12), **safetensors_models.HUGGINGFACE)
     labels = vit_tf.Classes(labels=tuple("abcde"))
@@ -86,6 +95,30 @@ def test_a_folder_of_another_project_says_which_settings_are_assumed(tmp_path):
     (tmp_path / "config.json").unlink()
     with pytest.warns(UserWarning, match=f"{tmp_path}: there is no config.json: erf GELU and"):
         vit_tf.load(tmp_path)
+
+
+@pytest.mark.parametrize("layout", ["huggingface", "timm"])
+def test_a_model_of_pytorch_reads_the_pixels_of_pillow_from_a_jpeg(tmp_path, layout):
+    fields = {"huggingface": safetensors_models.HUGGINGFACE, "timm": safetensors_models.TIMM}
+    donor = tiny.model(seed=1, heads=1, image_size=(12, 12), **fields[layout])
+    safetensors_models.save(donor, tmp_path, layout)
+    photo = tmp_path / "photo.jpg"
+    photo.write_bytes(encoded.encode(encoded.pixels(60, 40), "JPEG", subsampling=2))
+    with Image.open(photo) as image:
+        pillow = np.asarray(image)
+    loaded = vit_tf.load(tmp_path)
+    assert loaded.predict(photo) == loaded.predict(pillow)
+    # A copy keeps it; a sidecar of an earlier version does not name it, and keeps the fast form.
+    vit_tf.save_npz(loaded.model, tmp_path / "a.npz", loaded.preprocessing, loaded.classes)
+    assert vit_tf.load(tmp_path / "a.npz").preprocessing == loaded.preprocessing
+    sidecar = tmp_path / "a.npz.json"
+    values = json.loads(sidecar.read_text())
+    assert values["preprocessing"].pop("jpeg") == "accurate"
+    sidecar.write_text(json.dumps(values))
+    old = vit_tf.load(tmp_path / "a.npz")
+    assert old.preprocessing == dataclasses.replace(loaded.preprocessing, jpeg="fast")
+    assert old.predict(photo) == old.predict(decode_image(photo.read_bytes()).numpy())
+    assert old.predict(photo) != old.predict(pillow)
 
 
 def test_a_run_that_has_not_ended(donor, tmp_path):

@@ -1,5 +1,6 @@
 """Preprocessing against NumPy and Pillow: resize rules, filters, value range, round trip."""
 
+import dataclasses
 import json
 import pathlib
 import re
@@ -219,6 +220,11 @@ def test_defaults_keep_old_files():
         "resize_to": None,
     }
     assert Classes(labels=("cat",)).to_dict() == {"labels": ["cat"], "probabilities": "softmax"}
+    accurate = Preprocessing(image_size=(8, 6), antialias=True)
+    assert accurate.to_dict()["jpeg"] == "accurate"
+    assert Preprocessing.from_dict(accurate.to_dict()) == accurate
+    before = {"image_size": [8, 6], "antialias": True}
+    assert Preprocessing.from_dict(before) == dataclasses.replace(accurate, jpeg="fast")
 
 
 def reset_peak():

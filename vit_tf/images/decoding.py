@@ -27,7 +27,15 @@ _MAX_EXTENSION_BLOCKS = 2**11
 _MAX_EXTENSIONS = 2**8
 
 # Enough for all header fields that are read here.
-_HEADER_BYTES = 32
+_HEADER_BYTES = 66
+# Fields of the header of a BMP: pixels are stored as they are, or with masks of red, green, blue;
+# and the masks of the order in which TensorFlow reads colors.
+_BMP_PLAIN, _BMP_MASKED = bytes(4), bytes([3, 0, 0, 0])
+_BMP_MASKS = bytes.fromhex("0000ff00 00ff0000 ff000000")
+_RARE_BMP = "a BMP with compression, other masks of colors, or not 8, 24 or 32 bits for a pixel"
+
+# `dct_method` of TensorFlow's decoders of JPEGs, for each value of `Preprocessing.jpeg`.
+DCT_METHODS = {"fast": "", "accurate": "INTEGER_ACCURATE"}
 
 # First bytes of the rarer formats, in the order of the branches of `_decode_rarer`. Branch 0 is for
 # all other files.
@@ -36,7 +44,7 @@ _BRANCHES = np.zeros(256, np.int32)
 _BRANCHES[list(_FIRST_BYTES)] = np.arange(len(_FIRST_BYTES)) + 1
 
 
-def decode_image(image_bytes, max_pixels=MAX_PIXELS, exif="ignore"):
+def decode_image(image_bytes, max_pixels=MAX_PIXELS, exif="ignore", jpeg="fast"):
     """Decodes one JPEG, PNG, GIF, BMP or WebP file of limited size.
 
     - Gray images become three equal channels; an alpha channel is dropped.
@@ -45,13 +53,16 @@ def decode_image(image_bytes, max_pixels=MAX_PIXELS, exif="ignore"):
       frames are not decoded.
     - A CMYK JPEG becomes RGB as (1 - C) (1 - K) and so on. With Adobe's marker, which is usual, the
       values in the file are inverted. Color profiles are not applied, in any format.
-    - A BMP with a palette is read as if its palette were gray.
+    - A BMP has a palette of 8 bits, which is applied, or 24 or 32 bits for a pixel. One that is
+      compressed or has other masks of colors cannot be decoded.
 
     Args:
         image_bytes: scalar string tensor, the contents of the file.
         max_pixels: the most pixels that it may have, an int.
         exif: "apply" turns a JPEG as its EXIF orientation says, see `orientation`; "ignore" returns
             it as it is stored.
+        jpeg: "fast" or "accurate", see `vit_tf.Preprocessing`, whose `decode` is this function with
+            its own `exif` and `jpeg`.
 
     Returns:
         uint8 `[H, W, 3]`.
@@ -62,18 +73,22 @@ def decode_image(image_bytes, max_pixels=MAX_PIXELS, exif="ignore"):
     """
     image = tf.cond(
         tf.io.is_jpeg(image_bytes),
-        lambda: _decode_jpeg(image_bytes, max_pixels, exif),
+        lambda: _decode_jpeg(image_bytes, max_pixels, exif, jpeg),
         lambda: decode_if_not_jpeg(image_bytes, max_pixels),
     )
     image.set_shape([None, None, 3])
     return image
 
 
-def _decode_jpeg(image_bytes, max_pixels, exif):
+def _decode_jpeg(image_bytes, max_pixels, exif, jpeg):
     size = tf.io.extract_jpeg_shape(image_bytes)[:2]
+    if jpeg == "fast":
+        image = _decode(image_bytes, size, max_pixels)
+    else:
+        with tf.control_dependencies([check_size(size, max_pixels)]):
+            image = tf.io.decode_jpeg(image_bytes, channels=3, dct_method=DCT_METHODS[jpeg])
     if exif == "ignore":
-        return _decode(image_bytes, size, max_pixels)
-    image = _decode(image_bytes, size, max_pixels)
+        return image
     with tf.control_dependencies([image]):
         contents = tf.identity(image_bytes)
     return tf.cond(is_plain(contents), lambda: image, lambda: _turner()(image, contents))
@@ -173,16 +188,12 @@ def _decode_rarer(image_bytes, max_pixels):
         with tf.control_dependencies([check_size(size, max_pixels)]):
             return _decode(*_first_frame_of_gif(tf.identity(image_bytes)), max_pixels)
 
-    def bmp():  # a negative height means rows from top to bottom
-        size = tf.abs(_integer(header[22:26])), _integer(header[18:22])
-        return _decode(image_bytes, size, max_pixels)
-
     return tf.switch_case(
         tf.gather(_BRANCHES, tf.cast(header[0], tf.int32)),
         [
             lambda: _refused(f"It is not a {FORMATS} file"),
             gif,
-            bmp,
+            lambda: _decode_bmp(image_bytes, header, max_pixels),
             lambda: _decode_webp(image_bytes, header, max_pixels),
         ],
     )
@@ -194,8 +205,42 @@ def _integer(values):
     return tf.cast(values, tf.int64)
 
 
+def _decode_bmp(image_bytes, header, max_pixels):
+    """Decodes a BMP file; `header` holds its first bytes, uint8 `[_HEADER_BYTES]`.
+
+    TensorFlow ignores palettes and masks: it reads bytes as blue, green, red, or one as gray.
+    """
+    # A negative height means rows from top to bottom.
+    size = tf.abs(_integer(header[22:26])), _integer(header[18:22])
+    headers_end, pixels_begin = 14 + _integer(header[14:18]), _integer(header[10:14])
+    bits, storage = _integer(header[28:30]), header[30:34]
+    has_masks = _equal(storage, _BMP_MASKED) & _equal(header[54:66], _BMP_MASKS) & (bits > 8)
+    is_known = (headers_end >= 54) & (headers_end <= pixels_begin)
+    is_known &= (bits == 8) | (bits == 24) | (bits == 32)
+    is_known &= _equal(storage, _BMP_PLAIN) | has_masks
+    with tf.control_dependencies([_assert(is_known, f"It is {_RARE_BMP}; convert it to PNG")]):
+        image = _decode(image_bytes, size, max_pixels)
+    with tf.control_dependencies([image]):  # Then the file is as long as its headers say.
+        contents = tf.identity(image_bytes)
+
+    def with_palette():
+        # Blue, green, red and an unused byte for each entry; missing entries are black.
+        entries = (_integer(header[46:50]) - 1) % 256 + 1  # 0 means 256.
+        entries = tf.minimum(entries, (pixels_begin - headers_end) // 4)
+        palette = tf.strings.substr(contents, headers_end, 4 * entries)
+        palette = tf.reshape(_first_bytes(palette, 4 * 256), [256, 4])
+        return tf.gather(palette[:, 2::-1], tf.cast(image[..., 0], tf.int32))
+
+    return tf.cond(bits == 8, with_palette, lambda: image)
+
+
+def _equal(values, expected):
+    """Whether a tensor of bytes is `expected`, bytes."""
+    return tf.reduce_all(values == list(expected))
+
+
 def _decode_webp(image_bytes, header, max_pixels):
-    """Decodes a WebP file; `header` holds its first bytes, uint8 `[32]`.
+    """Decodes a WebP file; `header` holds its first bytes, uint8 `[_HEADER_BYTES]`.
 
     TensorFlow decodes to three channels only if there is no alpha, and decodes an animation only to
     four. With `channels=0`, TensorFlow 2.20 writes four channels into the memory of three for an

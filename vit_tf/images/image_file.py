@@ -31,8 +31,12 @@ def read_bytes(path) -> bytes:
         raise ValueError(f"Cannot read {path}: {error.strerror}.") from None
 
 
-def read_image(path, exif="ignore") -> tf.Tensor:
-    """The pixels of an image file, as `decode_image` returns them with this `exif`.
+def read_image(path, decode=decode_image) -> tf.Tensor:
+    """The pixels of an image file.
+
+    Args:
+        path: the file.
+        decode: `decode_image`, or the `decode` of a `Preprocessing`.
 
     Raises:
         ValueError: if the file is not usable, cannot be read or cannot be decoded.
@@ -41,7 +45,7 @@ def read_image(path, exif="ignore") -> tf.Tensor:
         raise ValueError(reason)
     contents = read_bytes(path)
     try:
-        return decode_image(contents, exif=exif)
+        return decode(contents)
     except tf.errors.OpError:
         raise ValueError(undecodable(path, foreign_format(contents))) from None
 

@@ -111,7 +111,6 @@ def _record(name, model, side, classes, *, listed=None, resize_to=None, top1=Non
             image_size=(side, side),
             resize="direct" if resize_to is None else "resize_small",
             resize_to=resize_to,
-            exif="apply",
         ),
         top1=top1,
     )

@@ -15,7 +15,7 @@ from pipelines.errors import MissingDataError, UserError
 # Without an assignment, no run reads photos with a side below this number of pixels.
 SMALLEST_SIDE = 64
 # Fields of `Preprocessing` that are taken from the initial model.
-PIXEL_FIELDS = ("interpolation", "antialias", "mean", "std")
+PIXEL_FIELDS = ("interpolation", "antialias", "jpeg", "mean", "std")
 # The only rate in every row of the paper's table 4.
 _LEARNING_RATE = 0.01
 _SMALLEST_BATCH, _LARGEST_BATCH, _BATCHES_PER_EPOCH = 16, 512, 16

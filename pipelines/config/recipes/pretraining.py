@@ -12,8 +12,8 @@ BATCH_SIZE = 4096
 CENTRAL_CROP: dict = {"resize": "resize_small", "resize_to": 256, "eval_interpolation": "area"}
 # JFT-300M is not public, and ImageNet-21k is not in TFDS: a run reads TFRecord files in
 # data.data_dir, or whatever data.name says.
-JFT_DATA = Data(name="tfrecord:jft300m", **CENTRAL_CROP)
-IMAGENET_21K_DATA = Data(name="tfrecord:imagenet21k", **CENTRAL_CROP)
+JFT_DATA = Data(name="tfrecord:jft300m", exif="ignore", **CENTRAL_CROP)
+IMAGENET_21K_DATA = Data(name="tfrecord:imagenet21k", exif="ignore", **CENTRAL_CROP)
 IMAGENET_DATA = Data(
     name="imagenet2012", train_split="train", eval_split="validation", **CENTRAL_CROP
 )

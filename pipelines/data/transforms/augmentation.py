@@ -20,7 +20,7 @@ from pipelines.data.transforms.randaugment import (
     mean_gray,
     rand_augment,
 )
-from vit_tf.images.decoding import check_size, decode_if_not_jpeg, decode_image, separate
+from vit_tf.images.decoding import DCT_METHODS, check_size, decode_if_not_jpeg, separate
 from vit_tf.images.orientation import is_plain, orientation, stored_window, upright, upright_size
 from vit_tf.images.resizing import resize, resize_and_crop, to_uint8
 
@@ -39,7 +39,7 @@ def augment(image_bytes, seed, preprocessing, options):
         image_bytes: scalar string tensor, an encoded image.
         seed: int64 tensor `[2]`, the seed of the example.
         preprocessing: `vit_tf.Preprocessing`: size, interpolation, antialiasing, mean and standard
-            deviation, dtype, `exif`; and for crop="none" the rule of the resize.
+            deviation, dtype, `exif`, `jpeg`; and for crop="none" the rule of the resize.
         options: `config.augmentation.Augmentation`.
 
     Returns:
@@ -49,7 +49,9 @@ def augment(image_bytes, seed, preprocessing, options):
     changes_values = any(options.color_jitter) or options.randaugment_layers > 0
     if options.crop == "inception":
         image = resize(
-            inception_crop(image_bytes, seed, options.crop_area, preprocessing.exif),
+            inception_crop(
+                image_bytes, seed, options.crop_area, preprocessing.exif, preprocessing.jpeg
+            ),
             preprocessing.image_size,
             preprocessing.interpolation,
             preprocessing.antialias,
@@ -57,7 +59,7 @@ def augment(image_bytes, seed, preprocessing, options):
     elif options.crop == "random":
         image = random_crop(image_bytes, seed, preprocessing, options.crop_resize_to)
     else:
-        image = preprocessing.resized(decode_image(image_bytes, exif=preprocessing.exif))
+        image = preprocessing.resized(preprocessing.decode(image_bytes))
     image = tf.ensure_shape(image, [*preprocessing.image_size, 3])
     if options.flip:
         image = random_flip(image, seed)
@@ -88,7 +90,7 @@ def augment(image_bytes, seed, preprocessing, options):
     return image
 
 
-def inception_crop(image_bytes, seed, area, exif="ignore"):
+def inception_crop(image_bytes, seed, area, exif="ignore", jpeg="fast"):
     """Decodes a window of an image with random area, aspect ratio and place (Szegedy et al., 2015).
 
     If 100 attempts find no window that fits, returns the whole image. For a JPEG, only the window
@@ -99,7 +101,7 @@ def inception_crop(image_bytes, seed, area, exif="ignore"):
         image_bytes: scalar string tensor, an encoded image.
         seed: int64 tensor `[2]`, the seed of the example.
         area: range (low, high) of the window's area, as a fraction of the image area.
-        exif: see `decode_image`; the window is one of the turned image.
+        exif, jpeg: see `decode_image`; the window is one of the turned image.
 
     Returns:
         uint8 `[h, w, 3]`; size and place depend only on the seed and the image's size.
@@ -111,11 +113,13 @@ def inception_crop(image_bytes, seed, area, exif="ignore"):
             shape, contents = tf.identity(shape), tf.identity(image_bytes)
 
         def crop():
-            return tf.io.decode_and_crop_jpeg(contents, _window(shape, seed, area), channels=3)
+            return _decode_window(contents, _window(shape, seed, area), jpeg)
 
         if exif == "ignore":
             return crop()
-        return tf.cond(is_plain(contents), crop, lambda: _turned_cropper(area)(contents, seed))
+        return tf.cond(
+            is_plain(contents), crop, lambda: _turned_cropper(area, jpeg)(contents, seed)
+        )
 
     def crop_other():
         image = decode_if_not_jpeg(image_bytes)
@@ -128,7 +132,7 @@ def inception_crop(image_bytes, seed, area, exif="ignore"):
 
 
 @functools.cache
-def _turned_cropper(area):
+def _turned_cropper(area, jpeg):
     """`inception_crop` of a JPEG that is turned."""
 
     @separate(tf.TensorSpec([], tf.string), tf.TensorSpec([2], tf.int64))
@@ -136,9 +140,14 @@ def _turned_cropper(area):
         shape, turn = tf.io.extract_jpeg_shape(image_bytes), orientation(image_bytes)
         turned_shape = tf.concat([upright_size(shape[:2], turn), shape[2:]], axis=0)
         window = stored_window(_window(turned_shape, seed, area), shape[:2], turn)
-        return upright(tf.io.decode_and_crop_jpeg(image_bytes, window, channels=3), turn)
+        return upright(_decode_window(image_bytes, window, jpeg), turn)
 
     return crop
+
+
+def _decode_window(image_bytes, window, jpeg):
+    """A window (top, left, height, width) of a JPEG, uint8 `[h, w, 3]`."""
+    return tf.io.decode_and_crop_jpeg(image_bytes, window, channels=3, dct_method=DCT_METHODS[jpeg])
 
 
 def _window(shape, seed, area):
@@ -153,7 +162,7 @@ def random_crop(image_bytes, seed, preprocessing, side):
     Args:
         image_bytes: scalar string tensor, an encoded image.
         seed: int64 tensor `[2]`, the seed of the example.
-        preprocessing: `Preprocessing`: size of the window, rule and filter of the resize, `exif`.
+        preprocessing: `Preprocessing`: size of the window, decoding, rule and filter of the resize.
             With the rule "direct", both sides get the same length.
         side: side before the window, in pixels.
 
@@ -162,7 +171,7 @@ def random_crop(image_bytes, seed, preprocessing, side):
     """
     rule = "squash" if preprocessing.resize == "direct" else preprocessing.resize
     return resize_and_crop(
-        decode_image(image_bytes, exif=preprocessing.exif),
+        preprocessing.decode(image_bytes),
         rule,
         side,
         preprocessing.image_size,

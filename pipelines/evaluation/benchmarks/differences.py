@@ -33,7 +33,7 @@ _SIZE, _AVERAGE = "384 x 384", 0.9999
 _APART = ("init_from", "init_weights", "model.image_size", "data.eval_split")
 
 
-def compare(result, source, config, examples) -> dict:
+def compare(result, source, config, examples, exif="ignore") -> dict:
     """The numbers of the paper for a model, and what differs from them; never a judgment.
 
     Args:
@@ -41,6 +41,7 @@ def compare(result, source, config, examples) -> dict:
         source: the `StoredModel` that it is of.
         config: configuration of the model that was evaluated.
         examples: the `DataSource`.
+        exif: that of the preprocessing which is stored with the model.
 
     Returns:
         "paper" and "comparison" of `benchmarks.run.run`.
@@ -58,7 +59,7 @@ def compare(result, source, config, examples) -> dict:
     # Settings that differ from those of each number; without a number, from table 4.
     settings = {}
     for value in values or [None]:
-        training = _unknown_training(source) if fine_tuned else _training(experiment, value)
+        training = _unknown_training(source, exif) if fine_tuned else _training(experiment, value)
         size = _size(config, value) if benchmark != "objectnet" else []
         settings[value and value.place] = [*training, *size]
     differs = [*_data_differences(result, examples), *merged(settings)]
@@ -97,11 +98,17 @@ def _size(config, value):
     return [] if own == paper else [f"model.image_size: {paper} -> {own}"]
 
 
-def _unknown_training(source):
+def _unknown_training(source, exif):
     """Phrases about the training of weights that are no run."""
-    if published_record(source.name) is not None:
-        return ["the run: no table names a released file"]
-    return [f"train.steps: {get_recipe(IMAGENET.recipe).train.steps} -> unknown"]
+    steps = get_recipe(IMAGENET.recipe).train.steps
+    is_released = published_record(source.name) is not None
+    yield (
+        "the run: no table names a released file"
+        if is_released
+        else f"train.steps: {steps} -> unknown"
+    )
+    if exif != "ignore":
+        yield f"data.exif: 'ignore' -> {exif!r}"
 
 
 def _training(experiment, value):

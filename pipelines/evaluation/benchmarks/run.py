@@ -59,8 +59,9 @@ def run(
         benchmark: its name.
         source: a `StoredModel` with the classes of ImageNet, in the order of published heads.
         data: `config.data.Data`; the split `auto` is the one for validation.
-        strategy, batch_size, opening, max_batches: see `evaluation.evaluate.evaluate`. For
-            ObjectNet, the model and its preprocessing are those of 480 x 480 pixels.
+        strategy, batch_size, opening, max_batches: see `evaluation.evaluate.evaluate`. No image is
+            turned by its EXIF orientation. For ObjectNet, the model and its preprocessing are those
+            of 480 x 480 pixels.
 
     Returns:
         A dict: "benchmark"; "examples"; fractions of them, "accuracy" and "top_5_accuracy";
@@ -77,12 +78,14 @@ def run(
     if data.eval_split is None:
         raise UserError("data.eval_split is none: there is nothing to evaluate. Set it to a split.")
     is_objectnet = benchmark == "objectnet"
+    replaced = {"exif": "ignore"}  # As the code of the paper and of BiT, which reads none.
     if is_objectnet:
         examples, classes = _open_objectnet(data)
-        opening = dataclasses.replace(opening, replaced=_OBJECTNET)
+        replaced |= _OBJECTNET
         _note_size(source)
     else:
         examples, classes = _open_imagenet(benchmark, data), None
+    opening = dataclasses.replace(opening, replaced=replaced)
     with strategy.scope():
         model, preprocessing, names = source.open_model(opening)
     _check_model(benchmark, source.name, model.config, names.labels)
@@ -109,7 +112,9 @@ def run(
         "objectnet": lambda: _objectnet_values(predicted, classes, examples),
     }[benchmark]()
     result = {"benchmark": benchmark, "examples": means.pop("examples")} | values | means
-    return result | compare(result, source, model.config, examples)
+    stored = source.read_config().preprocessing
+    exif = stored.exif if stored else "ignore"
+    return result | compare(result, source, model.config, examples, exif)
 
 
 def _open_imagenet(benchmark, data):

@@ -28,7 +28,6 @@ from pipelines.serving import clean_process, saved_model
 from pipelines.stored_models import model_source
 from pipelines.training.train import train
 from vit_tf.analysis.attention_maps import attention_maps, class_rows
-from vit_tf.images.decoding import decode_image
 
 _log = logging.getLogger(__name__)
 
@@ -140,9 +139,7 @@ def _examine(path, pretraining, finetuning, strategy, timer) -> page.DemoResults
     _log.info(f"{right} of {len(names)} served answers are right")
 
     timer.start("reporting", "what was learned")
-    inputs = tf.stack(
-        [preprocessing(decode_image(data, exif=preprocessing.exif)) for data in examples.images]
-    )
+    inputs = tf.stack([preprocessing(preprocessing.decode(data)) for data in examples.images])
     expected = tf.nn.softmax(model(inputs, training=False)).numpy()
     first_of_class = [list(examples.labels).index(label) for label in range(len(test.labels))]
     inputs = tf.gather(inputs, first_of_class)

@@ -80,9 +80,9 @@ class Page:
     def _decoded(self, data):
         """The image as the model reads it, uint8 `[H, W, 3]`."""
         preprocessing = self._model.preprocessing
-        exif = preprocessing.exif if preprocessing else "ignore"
+        decode = preprocessing.decode if preprocessing else decode_image
         try:
-            return decode_image(tf.constant(data), self._model.max_pixels, exif).numpy()
+            return decode(tf.constant(data), self._model.max_pixels).numpy()
         except tf.errors.OpError:
             reason = decode_error(data) or f"it has more than {self._model.max_pixels:,} pixels"
             raise bad_request(f"The file cannot be decoded: {reason}.") from None

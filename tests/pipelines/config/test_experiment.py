@@ -94,6 +94,7 @@ VALUES = {
     "data.eval_interpolation": ("area", "area"),
     "data.antialias": ("true", True),
     "data.exif": ("ignore", "ignore"),
+    "data.jpeg": ("accurate", "accurate"),
     "data.mean": ("0.4,0.5,0.6", (0.4, 0.5, 0.6)),
     "data.std": ("0.1,0.2,0.3", (0.1, 0.2, 0.3)),
     "data.image_dtype": ("uint8", "uint8"),
@@ -141,6 +142,7 @@ VALUES = {
 # Fields that are valid only together.
 _STEM = ["model.stem.stage_depths=1,2", "model.patch_size=1"]
 COMPANIONS = {
+    "data.name": ["data.exif=apply"],  # Of these data it would be "ignore".
     "train.early_stop_after": ["train.eval_every=10"],
     "model.stem.stage_depths": ["model.patch_size=1"],
     "model.stem.width": _STEM,
@@ -264,6 +266,28 @@ def test_what_was_stored_without_orientations_ignores_them():
     for damaged in ({"data": 3}, {"data": {"unknown": 1}}):
         with pytest.raises(UserError, match="data"):
             Experiment.from_stored(damaged)
+
+
+def test_a_chosen_orientation_stays_for_data_of_the_same_kind():
+    own = override(Experiment(), ["data.name=folder:a", "data.exif=ignore"])
+    assert override(own, ["data.name=list:b.csv"]).data.exif == "ignore"
+    assert override(own, ["data.exif=none"]).data.exif == "apply"
+    published = override(Experiment(), ["data.name=cifar10", "data.exif=apply"])
+    assert Experiment.from_dict(published.to_dict()).data.exif == "apply"
+    assert override(published, ["data.name=cifar100"]).data.exif == "apply"
+
+
+def test_what_was_stored_without_the_decoding_of_jpegs_keeps_the_fast_one():
+    filtered = override(Experiment(), ["data.antialias=true"])
+    assert filtered.preprocessing().jpeg == "accurate"
+    assert Experiment().preprocessing().jpeg == "fast"
+    for experiment in (Experiment(), filtered):
+        stored = experiment.to_dict()
+        assert Experiment.from_stored(stored) == experiment
+        del stored["data"]["jpeg"]
+        before = Experiment.from_stored(stored)
+        assert before.preprocessing().jpeg == before.train_preprocessing().jpeg == "fast"
+    assert Experiment.from_stored({}) == Experiment()
 
 
 def test_values_may_hold_equal_signs():

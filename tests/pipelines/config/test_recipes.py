@@ -70,6 +70,22 @@ def test_docstrings_have_what_list_and_docs_print(name):
 
 
 @pytest.mark.parametrize("name", RECIPES)
+def test_published_data_are_not_turned(name):
+    """The reference codes read no EXIF orientation; photos in place of such data are turned."""
+    data = RECIPE[name].data
+    assert data.exif == ("apply" if data.is_builtin else "ignore")
+
+    def exif(*settings):
+        return override(RECIPE[name], settings).data.exif
+
+    assert exif("data.name=tfrecord:a") == data.exif  # Maybe a copy of the same data.
+    assert exif("data.name=imagenet2012:5.1.0") == "ignore"
+    for own in ("folder:a", "list:a.csv"):
+        assert exif(f"data.name={own}") == "apply"
+        assert exif(f"data.name={own}", "data.exif=ignore") == "ignore"
+
+
+@pytest.mark.parametrize("name", RECIPES)
 def test_the_commands_in_docstrings_work(name):
     """They name the recipe itself, and the command that fits it; assignments are possible."""
     recipe, text = RECIPE[name], _text(name)

@@ -3,7 +3,9 @@
 import io
 import json
 
+import numpy as np
 import pytest
+import tensorflow as tf
 from PIL import Image
 
 from pipelines.data import file_scan
@@ -52,6 +54,36 @@ def test_files_of_every_format_are_whole(tmp_path, whole, monkeypatch):
         "scanned 9 files: all begin and end as whole images; 1 with an EXIF orientation, see "
         "data.exif"
     )
+
+
+def deep(low, high, mode="gray"):
+    """A 16-bit PNG with values from `low` to `high`."""
+    values = np.linspace(low, high, 60).astype(np.uint16).reshape(6, 10, 1)
+    if mode == "RGBA":
+        values = np.concatenate([values.repeat(3, -1), np.full([6, 10, 1], 2**16 - 1)], axis=-1)
+    return tf.io.encode_png(values.astype(np.uint16)).numpy()
+
+
+def test_16_bits_of_which_little_is_left_are_counted(tmp_path, whole, monkeypatch):
+    dull = {
+        "a/8bit.png": deep(0, 255),
+        "a/12bit.png": deep(0, 4095),
+        "a/14bit.png": deep(9, 2**14),
+        "b/heat.png": deep(20_000, 24_000),
+        "b/alpha.png": deep(0, 255, "RGBA"),
+    }
+    full = {"a/full.png": deep(0, 2**16 - 1), "b/blank.png": deep(7, 7), "b/cut.png": b""}
+    full["b/cut.png"] = deep(0, 255)[:-30]
+    source = open_source(write(tmp_path, whole | dull | full), "train")
+    said = file_scan.scan([source], "auto", True)
+    assert "; 5 16-bit PNGs with values in less than a quarter of 0 .. 65535" in said
+    report = check([source])
+    assert sorted(report["narrow"]) == sorted(dull)
+    text = format_check(report)
+    assert "Stretch the values, or save 8 bits: 5\n" in text and "  a/12bit.png\n" in text
+    # A folder of only such files costs a scan no more than this.
+    monkeypatch.setattr(file_scan, "_MOST_DEEP", 0)
+    assert "16-bit" not in file_scan.scan([source], "auto", True)
 
 
 def test_every_bad_file_is_named_at_once(tmp_path, whole, logged):

@@ -1,11 +1,13 @@
 """Batches: the same on any number of replicas and hosts and after a restart; exact evaluation."""
 
+import io
 import itertools
 
 import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
+from PIL import Image
 
 from pipelines.config.augmentation import AUGREG_LEVELS, Augmentation
 from pipelines.config.data import Sampling
@@ -17,6 +19,7 @@ from pipelines.data.sources.open import open_source
 from pipelines.data.transforms.augmentation import augment
 from pipelines.data.transforms.mixing import Mixing
 from pipelines.errors import DataError
+from tests.pipelines import encoded
 from tests.pipelines.data.batches import KEYS, assert_equal, join, to_numpy, train_dataset
 from vit_tf.images.decoding import decode_image
 from vit_tf.preprocessing import Preprocessing
@@ -322,6 +325,19 @@ def test_evaluation_counts_every_example_once(batch_size, hosts, replicas):
     assert (rows["id"][200:] == -1).all()
     assert (rows["label"][200:] == 0).all()
     assert (rows["image"][200:] == -1).all()  # black
+
+
+def test_evaluation_decodes_jpegs_as_the_preprocessing_says(tmp_path):
+    data = encoded.encode(encoded.pixels(40, 30), "JPEG", subsampling=2)
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "photo.jpg").write_bytes(data)
+    source = open_source(f"folder:{tmp_path}", "train")
+    preprocessing = Preprocessing(image_size=(12, 10), antialias=True)
+    [batch] = pipeline.eval_dataset(source, batch_size=2, preprocessing=preprocessing)
+    pillow = np.asarray(Image.open(io.BytesIO(data)))
+    np.testing.assert_array_equal(batch["image"][0], preprocessing(pillow))
+    assert np.any(preprocessing(decode_image(data)) != preprocessing(pillow))
 
 
 def test_photographs_of_tfds_are_cropped():

@@ -1,5 +1,6 @@
 """For all inputs, the signatures of an export return the results of the model."""
 
+import io
 import re
 
 import numpy as np
@@ -10,10 +11,11 @@ from PIL import Image
 import custom_ops
 import vit_tf
 from custom_ops import reference
-from pipelines.serving import signatures
+from pipelines.serving import saved_model_check, signatures
 from tests.pipelines import encoded
 from tests.pipelines.serving.exports import LABELS, assert_close, make, only
 from tests.vit_tf import tiny
+from vit_tf.images import decoding
 from vit_tf.images.decoding import decode_image
 
 # name -> fields of the model, fields of its preprocessing, labels. Images are 11 x 14, the grid is
@@ -191,6 +193,21 @@ def test_bytes(token):
     lenient = compute["serving_bytes_lenient"](image_bytes=files)
     assert_classified(token, lenient, images)
     assert lenient["valid"].numpy().all()
+
+
+def test_accurate_jpegs_are_served_as_pillow_reads_them():
+    model, preprocessing = make(preprocessing={"jpeg": "accurate"})
+    data = encoded.encode(encoded.pixels(20, 31), "JPEG", subsampling=2)
+    pillow = np.asarray(Image.open(io.BytesIO(data)))[None]
+    with custom_ops.implementation("reference"):
+        made = only("serving_bytes", "serving_bytes_lenient", "serving_uint8")(model, preprocessing)
+        expected = made["serving_uint8"](pillow)["logits"]
+        for name in ("serving_bytes", "serving_bytes_lenient"):
+            np.testing.assert_array_equal(made[name](tf.constant([data]))["logits"], expected)
+    # The check of an export compares with the same pixels.
+    calls = saved_model_check._calls(preprocessing, decoding.MAX_PIXELS)
+    [(images, inputs)] = [call[1:] for call in calls if call[0] == "serving_bytes"]
+    np.testing.assert_array_equal(images[0], Image.open(io.BytesIO(inputs[0])))
 
 
 def test_bad_bytes_spoil_only_their_row(token):

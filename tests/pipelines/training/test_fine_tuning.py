@@ -106,8 +106,10 @@ def test_pixels_are_those_of_the_initial_model(photos, tmp_path):
     chosen, said = choose(*given)
     assert {name: getattr(chosen.data, name) for name in pixels} == pixels
     assert "data.interpolation=bicubic" in said[1]
+    assert chosen.train_preprocessing().jpeg == prepared.jpeg == "accurate"
     chosen, _ = choose(*given, "data.antialias=false", "data.mean=0.5,0.5,0.5")
     assert not chosen.data.antialias and chosen.data.mean == (0.5, 0.5, 0.5)
+    assert chosen.preprocessing().jpeg == "accurate"
     area = dataclasses.replace(prepared, interpolation="area", antialias=False)
     vit_tf.save_npz(tiny.model(**SQUARE), tmp_path / "area.npz", area)
     chosen, _ = choose(f"init_from={tmp_path}/area.npz", given[1])

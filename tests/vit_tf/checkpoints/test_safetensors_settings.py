@@ -66,7 +66,8 @@ def test_preprocessing_of_huggingface(tmp_path, changes, expected, note):
 
 def check_preprocessing(path, expected, note):
     _, checkpoint = safetensors_models.load(path)
-    assert checkpoint.preprocessing == vit_tf.Preprocessing(image_size=(12, 12), **expected)
+    expected = vit_tf.Preprocessing(image_size=(12, 12), jpeg="accurate", **expected)
+    assert checkpoint.preprocessing == expected
     assert len(checkpoint.notes) == (note is not None), checkpoint.notes
     assert note is None or note in checkpoint.notes[0]
 
@@ -129,6 +130,7 @@ def test_what_a_layout_does_not_store_is_noted(tmp_path, layout):
     for fields, note in [
         ({}, "with antialiasing"),
         ({"interpolation": "area"}, "box filter"),
+        ({"antialias": True, "jpeg": "fast"}, "decodes JPEGs as jpeg=accurate does"),
         ({"resize": "resize_small", "resize_to": 13, "antialias": True}, "'resize_small'"),
         ({"exif": "apply", "antialias": True}, "turned by their EXIF orientation"),
     ]:

@@ -1,5 +1,6 @@
 """Decoding against Pillow: unusual images are converted as documented, hostile ones rejected."""
 
+import dataclasses
 import io
 import struct
 import zlib
@@ -13,6 +14,7 @@ from tests.pipelines import hostile
 from tests.pipelines.encoded import pixels
 from vit_tf.images import decoding
 from vit_tf.images.decoding import decode_image
+from vit_tf.preprocessing import Preprocessing
 
 READABLE, UNREADABLE = hostile.readable(), hostile.unreadable()
 
@@ -47,6 +49,7 @@ def _pillow(mode="RGB", size=(53, 37)):
         ("GIF", "P", 0),
         ("BMP", "RGB", 0),
         ("BMP", "L", 0),
+        ("BMP", "P", 0),
         # JPEG decoders differ by rounding; TensorFlow uses the fast transform.
         ("JPEG", "RGB", 8),
         ("JPEG", "L", 8),
@@ -62,6 +65,25 @@ def test_decode_image_equals_pillow(file_format, mode, tolerance):
     assert decoded.shape == (37, 53, 3)
     difference = np.abs(np.asarray(decoded, int) - expected)
     assert difference.max() <= tolerance
+
+
+@pytest.mark.parametrize("quality", [75, 95])
+@pytest.mark.parametrize("subsampling", [0, 2])
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+def test_accurate_jpegs_have_pillows_pixels(mode, subsampling, quality):
+    preprocessing = Preprocessing(image_size=(8, 8), antialias=True)
+    assert preprocessing.jpeg == "accurate"
+    data = _encode(_pillow(mode), "JPEG", quality=quality, subsampling=subsampling)
+    expected = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
+    np.testing.assert_array_equal(preprocessing.decode(data), expected)
+    np.testing.assert_array_equal(tf.function(preprocessing.decode)(tf.constant(data)), expected)
+    fast = dataclasses.replace(preprocessing, jpeg="fast").decode(data)
+    np.testing.assert_array_equal(fast, decode_image(data))
+    assert np.any(fast != expected)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="claims more than 8 pixels"):
+        preprocessing.decode(data, max_pixels=8)
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        preprocessing.decode(data[: len(data) // 2])
 
 
 def test_decode_image_drops_alpha():

@@ -211,9 +211,9 @@ def test_training_crops_are_those_of_the_upright_image(value):
 @pytest.mark.parametrize("crop", ["inception", "random", "none"])
 def test_training_changes_the_upright_image(crop, value):
     data = jpeg(exif(structure("<", entry("<", 0x0112, _SHORT, 1, value))))
-    png = tf.io.encode_png(turned_by_pillow(decode_image(data), value))
+    png = tf.io.encode_png(turned_by_pillow(decode_image(data, jpeg="accurate"), value))
     options = Augmentation(crop=crop, crop_resize_to=15 if crop == "random" else None)
-    preprocessing = Preprocessing(image_size=(12, 9), exif="apply")
+    preprocessing = Preprocessing(image_size=(12, 9), exif="apply", jpeg="accurate")
     for seed in ([3, 1], [4, 2], [5, 3]):
         found, expected = (
             augment(x, seed, preprocessing, options) for x in (tf.constant(data), png)

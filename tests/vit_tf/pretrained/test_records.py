@@ -37,6 +37,7 @@ def test_sizes_are_those_of_the_models(name):
     """
     record = vit_tf.list_weights()[name]
     assert record.name == name and record.url.endswith(f"/{name}.npz")
+    assert record.preprocessing.exif == "ignore" and record.preprocessing.jpeg == "fast"
     config = VARIANTS[record.model]
     fields = {"image_size": record.image_size, "num_classes": record.num_classes}
     if record.has_pre_logits:

@@ -109,6 +109,8 @@ def preprocessing(
 ) -> Preprocessing:
     """A `Preprocessing` for `size`; direct, with a note, if `resize_to` does not fit.
 
+    The sources decode JPEGs as Pillow does.
+
     Args:
         path: file with the settings, for messages.
         size: (height, width) of the model's images.
@@ -123,7 +125,9 @@ def preprocessing(
         )
         resize, resize_to = "direct", None
     try:
-        return Preprocessing(image_size=size, resize=resize, resize_to=resize_to, **fields)
+        return Preprocessing(
+            image_size=size, resize=resize, resize_to=resize_to, jpeg="accurate", **fields
+        )
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
@@ -143,17 +147,22 @@ def interpolation(name, notes) -> dict:
 
 
 def note_resize(preprocessing, exact, notes):
-    """Adds a sentence for each difference between our resize and the layout's.
+    """Adds a sentence for each difference between our preprocessing and the layout's.
 
     Args:
         preprocessing: the `Preprocessing` to write.
         exact: the rules of `Preprocessing.resize` that the layout has.
         notes: the list.
     """
+    pixels = []
     if preprocessing.interpolation == "area":
-        notes.append("the layout has Pillow's box filter instead of the mean over an area")
+        pixels.append("has Pillow's box filter instead of the mean over an area")
     elif not preprocessing.antialias:
-        notes.append("the layout resizes with antialiasing")
+        pixels.append("resizes with antialiasing")
+    if preprocessing.jpeg != "accurate":
+        pixels.append("decodes JPEGs as jpeg=accurate does")
+    if pixels:
+        notes.append(f"the layout {' and '.join(pixels)}")
     if preprocessing.exif == "apply":
         notes.append("the layout does not say that photos are turned by their EXIF orientation")
     if preprocessing.resize not in exact:

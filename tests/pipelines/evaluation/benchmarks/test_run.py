@@ -16,6 +16,7 @@ from pipelines.data.sources.open import open_source
 from pipelines.evaluation.benchmarks import run as benchmarks
 from pipelines.evaluation.benchmarks.differences import compare
 from pipelines.evaluation.objectnet import objectnet_accuracy
+from pipelines.predictions.files import _SIDEWAYS
 from pipelines.stored_models import model_source
 from tests.pipelines.data.true_features import COUNT, prepare
 from tests.pipelines.process import assert_user_error
@@ -39,7 +40,8 @@ def _write_model(path, classes=1000, labels=(), **settings):
     if classes:
         shape = model.head.kernel.shape
         model.head.kernel.assign(np.random.default_rng(0).normal(size=shape))
-    preprocessing = Preprocessing(image_size=(SIDE, SIDE))
+    # A benchmark turns no image, whatever the model does with photos.
+    preprocessing = Preprocessing(image_size=(SIDE, SIDE), exif="apply")
     vit_tf.save_npz(model, path, preprocessing, Classes(labels=labels))
 
 
@@ -81,6 +83,8 @@ def imagenet(folder):
     most probable class.
     """
     encoded = [tf.io.encode_jpeg(x).numpy() for x in itertools.islice(_images(folder), COUNT)]
+    encoded = [jpeg[:2] + _SIDEWAYS + jpeg[2:] for jpeg in encoded]
+    assert decode_image(encoded[0]).shape != decode_image(encoded[0], exif="apply").shape
     images = [decode_image(image) for image in encoded]
     order = np.argsort(-_plain_logits(folder / "model.npz", images), axis=1)
     assert len(set(order[:, 0])) > 6
@@ -157,6 +161,7 @@ def test_imagenet_counts_every_image_once(folder, imagenet, make, batch_size):
     assert (result["examples"], right[:, 0].sum(), right.any(axis=1).sum()) == (COUNT, 4, 8)
     assert (result["accuracy"], result["top_5_accuracy"]) == pytest.approx((1 / 3, 2 / 3))
     assert f"images: 50,000 -> {COUNT}" in result["comparison"][-1]
+    assert "data.exif: 'ignore' -> 'apply'" in result["comparison"][-1]
 
 
 @pytest.mark.parametrize(("make", "batch_size"), RUNS)
@@ -273,8 +278,9 @@ def test_everything_that_differs_is_named():
         (["data.flip=false", "model.dropout=0.1"], "data.flip: True -> False; model.dropout: "),
         (
             ["data.name=folder:mine", "data.train_split=train"],
-            "training data: imagenet2012 -> folder:mine",
+            "training data: imagenet2012 -> folder:mine; data.exif: 'ignore' -> 'apply'",
         ),
+        (["data.exif=apply"], "data.exif: 'ignore' -> 'apply'"),
         (["data.train_split=train[:10%]"], "data.train_split: 'train' -> 'train[:10%]'"),
         (["train.ema_decay=0.9", "train.ema_warmup=false"], "train.ema_decay: None -> 0.9"),
     ],
