@@ -61,11 +61,12 @@ def check_file(path, loaded, images=None, labels=None) -> FileCheck:
         raise RunError(f"{name} does not run: {error}") from None
     expected = [_logits(loaded, images) for images in calls]
     for answer, logits in zip(answers, expected, strict=True):
-        for key in ("logits", "probabilities"):
-            if answer[key].shape != logits.shape or not np.isfinite(answer[key]).all():
+        probabilities = loaded.classes.to_probabilities(logits)
+        for key, shape in (("logits", logits.shape), ("probabilities", probabilities.shape)):
+            if answer[key].shape != shape or not np.isfinite(answer[key]).all():
                 raise RunError(
                     f"{name} gives {key} of shape {answer[key].shape}, or not finite ones. "
-                    f"Expected finite ones of shape {logits.shape}."
+                    f"Expected finite ones of shape {shape}."
                 )
     difference = max(
         relative_difference(answer["logits"], logits)

@@ -127,7 +127,7 @@ def export_file(
     """
     check_output(output, form, overwrite)
     model, preprocessing, classes = loaded
-    check_model(model, preprocessing, classes.labels, MAX_PIXELS)
+    check_model(model, preprocessing, classes, MAX_PIXELS)
     if model.head is None:
         raise UserError(
             "The model has no head (num_classes=0), so it has no logits to export. Export a "
@@ -196,6 +196,7 @@ def _describe(loaded, form, quantize, function, content, check):
     [images] = function.input_signature
     fields = dataclasses.asdict(preprocessing)  # All: the caller may not know the defaults.
     batch, count = images.shape[0], model.config.num_classes
+    activation = classes.activation_of(count)
     resizes = conversion.resizes_inside(preprocessing)
     # The call itself turns no image: that is part of decoding.
     outside = ["decode to RGB"] + ["turn by EXIF orientation"] * (preprocessing.exif == "apply")
@@ -215,12 +216,15 @@ def _describe(loaded, form, quantize, function, content, check):
             "shape": images.shape.as_list(),
             "values": "RGB, 0 to 255",
         },
-        "outputs": {name: [batch, count] for name in ("logits", "probabilities")},
-        "inside": ["resize"] * resizes + ["normalize", classes.activation],
+        "outputs": {
+            "logits": [batch, count],
+            "probabilities": [batch, len(classes.names(count))],
+        },
+        "inside": ["resize"] * resizes + ["normalize", activation],
         "outside": outside + ["resize"] * (not resizes),
         "preprocessing": {x: y for x, y in fields.items() if x != "dtype"},
         "labels": list(classes.labels),
-        "activation": classes.activation,
+        "activation": activation,
         "config": model.config.to_dict(),
         "difference": check.difference,
         "versions": versions,

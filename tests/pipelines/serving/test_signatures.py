@@ -135,6 +135,24 @@ def test_top_classes(num_classes):
     np.testing.assert_allclose(outputs["top_probabilities"][0], expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("labels", [(), ("cat",), ("dog", "cat")])
+def test_one_output_is_a_sigmoid(labels):
+    """Two names have a probability each; `labels`, and what is computed from them, follow."""
+    model, preprocessing = make({"num_classes": 1})
+    made = signatures.make_signatures(model, preprocessing, vit_tf.Classes(labels=labels))
+    images = np.stack([encoded.pixels(20, 30, seed) for seed in range(3)])
+    outputs = {name: value.numpy() for name, value in made["serving_uint8"](images).items()}
+    positive = 1 / (1 + np.exp(-model(preprocessing(images)).numpy()))
+    both = np.concatenate([1 - positive, positive], axis=1)
+    expected = both if len(labels) == 2 else positive
+    np.testing.assert_allclose(outputs["probabilities"], expected, rtol=1e-4)
+    assert outputs["logits"].shape == (3, 1) and 0.01 < positive.min() < positive.max() < 0.99
+    names = made["labels"]()["classes"].numpy()
+    assert names.tolist() == [x.encode() for x in labels or ["0"]]
+    order = np.argsort(-expected, axis=1)
+    assert outputs["top_classes"].tolist() == names[order].tolist()
+
+
 def test_empty_batch(token):
     _, _, compute, _ = token
     for name, signature in compute.items():

@@ -185,6 +185,29 @@ def test_predict_and_evaluate_take_files(exported, command, form, tmp_path, monk
     assert found_means["loss"] == pytest.approx(means["loss"], rel=1e-4)
 
 
+@onnx_first
+def test_one_output_is_a_sigmoid(tmp_path, form, command):
+    """In the file, in its description, and in what reads it: two names, two probabilities."""
+    classes = vit_tf.Classes(labels=("dog", "cat"))
+    loaded = load(tiny.config(num_classes=1))._replace(classes=classes)
+    report = export.export_file(loaded, tmp_path, form)
+    images = images_of(loaded, 3)
+    [answer], _ = call_here(report.path, [(None, images)])
+    logits = loaded.model(loaded.preprocessing(images)).numpy()
+    positive = 1 / (1 + np.exp(-logits))
+    both = np.concatenate([1 - positive, positive], axis=1)
+    np.testing.assert_allclose(answer["probabilities"], both, atol=1e-5)
+    values = json.loads((tmp_path / f"{os.path.basename(report.path)}.json").read_text())
+    assert values["activation"] == "sigmoid" and values["inside"][-1] == "sigmoid"
+    assert values["outputs"] == {"logits": [None, 1], "probabilities": [None, 2]}
+    photo = encoded.pixels(*loaded.preprocessing.image_size)
+    (tmp_path / "photo.png").write_bytes(encoded.encode(photo, "PNG"))
+    done = command("predict", "--model", report.path, "--json", tmp_path / "photo.png")
+    found = {x["label"]: x["probability"] for x in json.loads(done.stdout)["top"]}
+    logit = float(loaded.model(loaded.preprocessing(photo[None]))[0, 0])
+    assert found == pytest.approx({"cat": 1 / (1 + np.exp(-logit)), "dog": 1 / (1 + np.exp(logit))})
+
+
 def test_other_commands_name_the_ones_that_take_files(exported, command):
     path = exported[2]["onnx"].path
     done = command("export", "--model", path)
