@@ -105,12 +105,14 @@ def _classifier(stages, classes, names, labels):
         probabilities = classes.to_probabilities(logits)
         # For equal values, `top_k` puts the lower index first.
         top, indices = tf.math.top_k(probabilities, min(TOP_CLASSES, len(names)))
+        # Images with NaN or infinity. NaN has no order: the names would be those of any classes.
+        unknown = tf.reduce_any(tf.math.is_nan(probabilities), axis=1, keepdims=True)
         return {
             "logits": logits,
             "probabilities": probabilities,
             # Calls `labels`, so that the file holds the names once.
-            "top_classes": tf.gather(labels()["classes"], indices),
-            "top_probabilities": top,
+            "top_classes": tf.where(unknown, "", tf.gather(labels()["classes"], indices)),
+            "top_probabilities": tf.where(unknown, float("nan"), top),
         }
 
     return classify

@@ -153,6 +153,23 @@ def test_one_output_is_a_sigmoid(labels):
     assert outputs["top_classes"].tolist() == names[order].tolist()
 
 
+@pytest.mark.parametrize("activation", ["softmax", "sigmoid"])
+def test_images_with_nan_or_infinity_have_no_class(activation):
+    """As files that cannot be decoded; the other rows have theirs."""
+    model, preprocessing = make()
+    classes = vit_tf.Classes(labels=LABELS, activation=activation)
+    classify = signatures.make_signatures(model, preprocessing, classes)["serving_default"]
+    images = np.stack([encoded.pixels(20, 30, seed) for seed in range(3)]).astype(np.float32)
+    expected = classify(images)["top_classes"].numpy()
+    for value in (np.nan, np.inf, -np.inf):
+        images[1, 4, 5, 2] = value
+        outputs = classify(images)
+        assert (outputs["top_classes"][1].numpy() == b"").all()
+        assert np.isnan(outputs["top_probabilities"][1]).all()
+        assert (outputs["top_classes"].numpy()[::2] == expected[::2]).all()
+    assert b"" not in expected
+
+
 def test_empty_batch(token):
     _, _, compute, _ = token
     for name, signature in compute.items():
