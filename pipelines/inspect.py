@@ -73,7 +73,7 @@ def define(values):
 def main(values, arguments):
     from pipelines.errors import RunError
     from pipelines.inspection import images, run
-    from pipelines.inspection.subject import Subject
+    from pipelines.inspection.subject import open_subject
     from pipelines.stored_models import model_source
 
     output = values.output or os.path.join("runs", "inspect")
@@ -87,7 +87,7 @@ def main(values, arguments):
     elif data is not None:
         found, errors = images.from_source(data)
     opening = request.opening(values)
-    subjects = [Subject(source.name, *source.open_model(opening)) for source in sources]
+    subjects = [open_subject(source, opening) for source in sources]
     if not arguments and data is None:
         found = images.samples(subjects[0].classes.labels)
     options = run.Options(target=values["class"].value, most=values.show, occludes=values.occlusion)

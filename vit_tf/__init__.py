@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from vit_tf import analysis, config, cost, layers, models, weights
+    from vit_tf.classes import Classes
     from vit_tf.config import AxialResNetConfig, ResNetConfig, StemConfig, ViTConfig
     from vit_tf.create import create_model, list_models
     from vit_tf.features import feature_model
     from vit_tf.loaded import LoadedModel, load
     from vit_tf.packing import pack_model
-    from vit_tf.preprocessing import Classes, Preprocessing
+    from vit_tf.preprocessing import Preprocessing
     from vit_tf.pretrained.records import list_weights
     from vit_tf.weights import load_npz, load_safetensors, save_npz, save_safetensors
 
@@ -57,7 +58,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # Public name -> the module that defines it; the other names of `__all__` are modules.
 _MODULES = {
     "AxialResNetConfig": "vit_tf.config",
-    "Classes": "vit_tf.preprocessing",
+    "Classes": "vit_tf.classes",
     "LoadedModel": "vit_tf.loaded",
     "Preprocessing": "vit_tf.preprocessing",
     "ResNetConfig": "vit_tf.config",

@@ -15,10 +15,11 @@ from vit_tf.checkpoints.pickles import refuse_pickle
 from vit_tf.checkpoints.run_folder import final_weights, is_run_folder
 from vit_tf.checkpoints.safetensors.checkpoint import is_safetensors_folder
 from vit_tf.checkpoints.sidecar import read_sidecar
+from vit_tf.classes import Classes
 from vit_tf.create import create_model
 from vit_tf.files import storage
 from vit_tf.images.image_file import read_image
-from vit_tf.preprocessing import Classes, Preprocessing
+from vit_tf.preprocessing import Preprocessing
 from vit_tf.pretrained.class_names import names_if_imagenet
 from vit_tf.pretrained.records import find_file_record
 from vit_tf.size_checks import check_file
@@ -81,7 +82,7 @@ class LoadedModel(typing.NamedTuple):
             raise ValueError("The model has no head (num_classes=0), so it predicts no classes.")
         if not config.pooled:
             raise ValueError("The model is unpooled: it classifies patches, and not images.")
-        if len(labels) not in (0, config.num_classes):
+        if not self.classes.fit(config.num_classes):
             raise ValueError(
                 f"There are names of {len(labels)} classes, and the model has "
                 f"{config.num_classes}. Name all of them, or none."
@@ -119,6 +120,8 @@ def load(path, dtype=None) -> LoadedModel:
     """
     path = _find(path)
     loaded, notes = open_file(path, dtype)
+    if note := loaded.classes.note(loaded.model.config.num_classes):
+        notes = [*notes, note]
     if notes:
         warnings.warn(f"{path}: {'; '.join(notes)}.", stacklevel=2)
     return loaded

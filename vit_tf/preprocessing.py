@@ -1,4 +1,4 @@
-"""Settings stored with weights: how an image becomes a model's input, and its classes.
+"""A setting stored with weights: how an image becomes a model's input.
 
 Training, evaluation, prediction and exported models share these definitions, because a model that
 is served with another resize or value range loses accuracy without any error. Files hold the fields
@@ -12,6 +12,7 @@ import numbers
 import typing
 from typing import Literal, TypeGuard
 
+from vit_tf.classes import CLASSES_KEYS
 from vit_tf.images.value_range import MEAN, STD
 
 # All but the first end with a central crop.
@@ -21,8 +22,6 @@ Exif = Literal["apply", "ignore"]
 Jpeg = Literal["fast", "accurate"]
 # Far above the image size of any model. A damaged or hostile file cannot request terabytes.
 MAX_SIDE = 16384
-# The keys of `Classes` in files.
-_CLASSES_KEYS = ("labels", "probabilities")
 # The largest mean or standard deviation: float32 keeps the result finite.
 MAX_VALUE = 1e6
 
@@ -305,66 +304,14 @@ class Preprocessing:
                 f"Preprocessing must be a dictionary with the keys {known}. Received: "
                 f"{type(fields).__name__}."
             )
-        known += _CLASSES_KEYS
+        known += CLASSES_KEYS
         if unknown := sorted(str(key) for key in set(fields) - set(known)):
             raise ValueError(f"Preprocessing has unknown keys {unknown}. Expected some of {known}.")
         if "image_size" not in fields:
             raise ValueError(f"Preprocessing lacks 'image_size'. Received: {sorted(fields)}.")
-        own = {key: value for key, value in fields.items() if key not in _CLASSES_KEYS}
+        own = {key: value for key, value in fields.items() if key not in CLASSES_KEYS}
         own.setdefault("jpeg", "fast")
         return cls(**own)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Classes:
-    """The classes of a model: their names, and how logits become probabilities.
-
-    Attributes:
-        labels: class names in label order; empty if they are unknown.
-        activation: "softmax", or "sigmoid" where several classes may be true at once.
-
-    Raises:
-        ValueError: if a field has the wrong type.
-    """
-
-    labels: tuple[str, ...] = ()
-    activation: Literal["softmax", "sigmoid"] = "softmax"
-
-    def __post_init__(self):
-        if not (
-            isinstance(self.labels, tuple | list)
-            and all(isinstance(label, str) for label in self.labels)
-        ):
-            raise ValueError(f"labels={self.labels!r} are not class names. Expected strings.")
-        if self.activation not in ("softmax", "sigmoid"):
-            raise ValueError(
-                f"{self.activation!r} gives no probabilities. Expected softmax or sigmoid."
-            )
-        object.__setattr__(self, "labels", tuple(self.labels))
-
-    def names(self, count) -> tuple[str, ...]:
-        """The names of `count` classes in label order; their decimal indices if unknown."""
-        return self.labels or tuple(str(index) for index in range(count))
-
-    def to_probabilities(self, logits):
-        """Converts logits `[B, K]` to probabilities of the same shape."""
-        import tensorflow as tf
-
-        return tf.nn.sigmoid(logits) if self.activation == "sigmoid" else tf.nn.softmax(logits)
-
-    def to_dict(self):
-        """Returns the fields with the keys that files have; `from_dict` reads them back."""
-        return {"labels": list(self.labels), "probabilities": self.activation}
-
-    @classmethod
-    def from_dict(cls, fields):
-        """Creates `Classes` from a dictionary of a file, which may have other keys too.
-
-        Raises:
-            ValueError: if a value has the wrong type.
-        """
-        stored = cls().to_dict() | fields
-        return cls(labels=stored["labels"], activation=stored["probabilities"])
 
 
 def _are_colors(values, lowest):

@@ -21,12 +21,13 @@ from vit_tf.checkpoints.run_folder import is_run_folder
 from vit_tf.checkpoints.safetensors.checkpoint import SafetensorsCheckpoint, is_safetensors_folder
 from vit_tf.checkpoints.safetensors.writing import write_checkpoint
 from vit_tf.checkpoints.sidecar import write_sidecar
+from vit_tf.classes import Classes
 from vit_tf.config import ModelConfig
 from vit_tf.config.variants import VARIANTS
 from vit_tf.families import FAMILIES, config_from_dict, family_of, layout_module
 from vit_tf.files import storage
 from vit_tf.files.atomic_file import write_atomically
-from vit_tf.preprocessing import Classes, Preprocessing
+from vit_tf.preprocessing import Preprocessing
 from vit_tf.pretrained.cache import fetch
 from vit_tf.pretrained.class_names import names_if_imagenet
 from vit_tf.pretrained.records import find_record, sizes

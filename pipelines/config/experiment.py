@@ -27,8 +27,9 @@ from pipelines.config.optimizer import Optimizer
 from pipelines.config.schedule import Schedule
 from pipelines.config.train import Train
 from pipelines.errors import UserError
+from vit_tf.classes import Classes
 from vit_tf.config import ModelConfig
-from vit_tf.preprocessing import MAX_SIDE, Classes, Preprocessing
+from vit_tf.preprocessing import MAX_SIDE, Preprocessing
 
 # A user who sets one of these has chosen the grid of patches.
 _GRID_PATHS = ("model.image_size", "model.patch_size")

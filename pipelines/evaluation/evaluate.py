@@ -14,7 +14,7 @@ from pipelines.evaluation.report_files import check_folder, write_report
 from pipelines.stored_models.stored_model import AS_TRAINED
 from pipelines.tasks import losses
 from pipelines.tasks.classification import NO_CLASS, Classification
-from vit_tf.preprocessing import Classes
+from vit_tf.classes import Classes
 from vit_tf.pretrained.class_names import words_of
 
 _log = logging.getLogger(__name__)
@@ -67,12 +67,9 @@ def evaluate(  # noqa: PLR0913 - the flags of the command
     check_head(source.name, model.config)
     check_same_data("data", {"evaluation": examples})
     check_same_weights(f"weights of {source.name}", model.weights)
-    columns, names = None, classes.labels or examples.labels
-    if label_map is not None:
-        columns = _read_columns(label_map, examples, classes.names(model.config.num_classes))
-        names = examples.labels
-    else:
-        _check_same_classes(source.name, model.config.num_classes, classes.labels, examples)
+    columns, names, activation = _match_classes(
+        source.name, model.config.num_classes, classes, examples, label_map
+    )
     left_out = BadImages() if bad_images == "skip" else None
     with summary_at_end(left_out):
         evaluation_data = EvaluationData(
@@ -82,8 +79,8 @@ def evaluate(  # noqa: PLR0913 - the flags of the command
             bad_images=left_out,
             max_batches=max_batches,
         )
-        task = Classification(loss=classes.activation, columns=columns)
-        predictions = None if report is None else Predictions(classes.activation)
+        task = Classification(loss=activation, columns=columns)
+        predictions = None if report is None else Predictions(activation)
         evaluator = Evaluator(model, strategy, evaluation_data, task, predictions=predictions)
         means = timed(evaluator)
     if predictions is not None and current_group().is_chief:
@@ -124,6 +121,23 @@ def check_head(name, config):
         )
 
 
+def _match_classes(name, outputs, classes, examples, label_map):
+    """`Classification.columns`, names for the report, and what makes logits probabilities."""
+    if outputs == 1 and not examples.multi_label:
+        # The same as a softmax of two logits, of which the first is 0.
+        if label_map is None:
+            columns = _columns_of_two(name, classes.labels, examples)
+        else:
+            columns = _read_columns(label_map, examples, _names_of_two(classes.labels))
+        return columns, examples.labels, "softmax"
+    activation = classes.activation_of(outputs)
+    if label_map is not None:
+        columns = _read_columns(label_map, examples, classes.names(outputs))
+        return columns, examples.labels, activation
+    _check_same_classes(name, outputs, classes.labels, examples)
+    return None, classes.labels or examples.labels, activation
+
+
 def _read_columns(label_map, examples, model_names):
     """`Classification.columns` of a label map; logs the classes that it leaves out."""
     names = Classes(labels=examples.labels).names(examples.num_classes)
@@ -142,13 +156,32 @@ def _read_columns(label_map, examples, model_names):
 def _check_same_classes(name, classes, labels, examples):
     same = ((), examples.labels, words_of(examples.labels))  # ImageNet's folders are WordNet ids.
     if classes != examples.num_classes or labels not in same:
-        raise UserError(
-            f"{name} was trained for {classes} classes ({first_labels(labels)}), {examples.name} "
-            f"has {examples.num_classes} ({first_labels(examples.labels)}). Choose the data set "
-            "with --set data.name=..., name the model's class of each with --label_map FILE "
-            "(--label_map wordnet for ImageNet and a published head), or fine-tune the model on "
-            "this one."
-        )
+        raise _other_classes(name, f"{classes} classes", labels, examples)
+
+
+def _other_classes(name, classes, labels, examples):
+    return UserError(
+        f"{name} was trained for {classes} ({first_labels(labels)}), {examples.name} "
+        f"has {examples.num_classes} ({first_labels(examples.labels)}). Choose the data set "
+        "with --set data.name=..., name the model's class of each with --label_map FILE "
+        "(--label_map wordnet for ImageNet and a published head), or fine-tune the model on "
+        "this one."
+    )
+
+
+def _names_of_two(labels):
+    """The names of both classes of one output, see `Classes`."""
+    return (f"not {labels[0]}", *labels) if len(labels) == 1 else labels or ("0", "1")
+
+
+def _columns_of_two(name, labels, examples):
+    """`Classification.columns` of a model with one output, whose last name is that of class 1."""
+    for names in (examples.labels, words_of(examples.labels)):
+        for columns in ((0, 1), (1, 0)):
+            ordered = tuple(names[column] for column in columns) if len(names) == 2 else ()
+            if ordered and labels == ordered[2 - len(labels) :]:
+                return columns
+    raise _other_classes(name, "two classes with one output", labels, examples)
 
 
 def first_labels(labels):

@@ -8,7 +8,7 @@ import os
 
 import numpy as np
 
-from pipelines.data.labels.label_file import check_count
+from pipelines.data.labels.label_file import wrong_count
 from pipelines.data.progress_lines import ProgressLines
 from pipelines.errors import UserError, counted
 from pipelines.inspection import image_numbers, images, model_numbers, page, untrained
@@ -106,8 +106,8 @@ def run(subjects, found, output, options):
         RunError: if a model's results are not finite.
     """
     for subject in subjects:
-        if subject.config.num_classes:
-            check_count(subject.labels, subject.config.num_classes)
+        if (outputs := subject.config.num_classes) and not subject.classes.fit(outputs):
+            raise wrong_count(subject.labels, outputs)
     targets = [_target(subject, options.target) for subject in subjects]
     shown = images.spread(found, options.most)
     progress = Progress(

@@ -128,6 +128,15 @@ class Subject:
         return found
 
 
+def open_subject(source, opening) -> Subject:
+    """The `Subject` of a `StoredModel`, opened as `StoredModel.open_model` says."""
+    model, preprocessing, classes = source.open_model(opening)
+    if model.config.num_classes == 1:
+        # Maps explain a logit. There is one, that of the last name.
+        classes = dataclasses.replace(classes, labels=classes.labels[-1:])
+    return Subject(source.name, model, preprocessing, classes)
+
+
 def left_out_lines(subject) -> list[str]:
     """The pictures that do not exist for the model, a text for each reason."""
     by_reason = {}

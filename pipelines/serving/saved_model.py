@@ -1,9 +1,11 @@
 """Writes a model as a SavedModel that runs without this package."""
 
 import dataclasses
+import functools
 import json
 import os
 import shutil
+import tempfile
 import typing
 
 import tensorflow as tf
@@ -13,8 +15,9 @@ import vit_tf
 from pipelines.config.names import ExportForm
 from pipelines.errors import RunError, UserError
 from pipelines.serving.atomic_directory import atomic_directory
+from pipelines.serving.probes import has_constant_logits, random_head
 from pipelines.serving.saved_model_check import TOLERANCE, check_saved_model
-from pipelines.serving.signatures import make_signatures
+from pipelines.serving.signatures import check_model, make_signatures
 from pipelines.serving.stored_weights import stored_weights
 from pipelines.serving.warm_up import write_requests
 from pipelines.stored_models.exported import MARKER, is_saved_model
@@ -54,6 +57,8 @@ class ExportReport:
         tolerance: the largest allowed difference.
         load_seconds: the time to load it in the process that checked it.
         coverage: for a fused one, how many blocks are packed, in which precision; else None.
+        has_random_head: whether the logits of a random head were compared too, since those of the
+            model's own are the same for all images.
     """
 
     path: str
@@ -64,16 +69,19 @@ class ExportReport:
     tolerance: float
     load_seconds: float
     coverage: str | None = None
+    has_random_head: bool = False
 
     def __str__(self):
         after = f", after {os.path.basename(self.loader)}" if self.loader else ""
         coverage = f"packed: {self.coverage}\n" if self.coverage else ""
+        head = " with a random head too, since its own gives all images the same logits"
         return (
             f"wrote {self.path} ({self.size / 1e6:,.1f} MB, loaded in {self.load_seconds:.1f} s)\n"
             f"signatures: {', '.join(self.signatures)}\n"
             f"{coverage}"
-            f"checked in a process with TensorFlow only{after}: largest difference "
-            f"{self.max_difference:.1e} of the largest value (allowed: {self.tolerance:.0e})"
+            f"checked in a process with TensorFlow only{after}{head * self.has_random_head}: "
+            f"largest difference {self.max_difference:.1e} of the largest value (allowed: "
+            f"{self.tolerance:.0e})"
         )
 
 
@@ -97,7 +105,8 @@ def export(
 
     The export is written to a temporary directory. It is renamed, or copied to a URL, only after a
     new process, which can import only TensorFlow, computed the same outputs as the model's
-    reference implementation; packed weights in bfloat16 are compared with the model in float32.
+    reference implementation; packed weights in bfloat16 are compared with the model in float32. If
+    the head gives all images the same logits, so does an export with a random head before.
 
     Args:
         model: a `VisionTransformer` or `ResNet`.
@@ -115,40 +124,66 @@ def export(
         RunError: if the outputs of export and model differ. No files are left.
     """
     check_output(output, overwrite, form)
-    served, coverage = (model, None) if form == PORTABLE else packing.packed_or_same(model)
-    signatures = make_signatures(
-        served, preprocessing, classes, max_pixels, batch_calls if form == FUSED else None
-    )
+    check_model(model, preprocessing, classes or vit_tf.Classes(), max_pixels)
     path = os.path.join(output, form)
-    loader = LOADER if form == FUSED else None
+    tolerance = TOLERANCE[model.compute_dtype]
+    write = functools.partial(
+        _write_checked,
+        model,
+        preprocessing,
+        form=form,
+        classes=classes,
+        max_pixels=max_pixels,
+        batch_calls=batch_calls if form == FUSED else None,
+        tolerance=tolerance,
+    )
     traced = custom_ops.implementation(_IMPLEMENTATIONS[form])
     with atomic_directory(path, MARKER) as temporary, traced:
-        _write(served, signatures, temporary)
-        _write_preprocessing(preprocessing, temporary)
-        if loader:
-            _add_library(temporary)
-        tolerance = TOLERANCE[model.compute_dtype]
-        comparison = check_saved_model(
-            _compared(model, served),
-            preprocessing,
-            temporary,
-            list(signatures),
-            tolerance,
-            loader and os.path.join(temporary, loader),
-            classes,
-            max_pixels,
-        )
+        has_random_head = has_constant_logits(model, preprocessing)
+        features = 0.0
+        if has_random_head:
+            with random_head(model), tempfile.TemporaryDirectory(dir=temporary) as folder:
+                features = write(folder)[-1].difference
+        signatures, coverage, comparison = write(temporary)
         size = sum(entry.stat().st_size for entry in _files(temporary))
     return ExportReport(
         path=path,
-        loader=loader and os.path.join(path, loader),
+        loader=os.path.join(path, LOADER) if form == FUSED else None,
         size=size,
-        signatures=tuple(signatures),
-        max_difference=comparison.difference,
+        signatures=signatures,
+        max_difference=max(comparison.difference, features),
         tolerance=tolerance,
         load_seconds=comparison.load_seconds,
         coverage=coverage,
+        has_random_head=has_random_head,
     )
+
+
+def _write_checked(
+    model, preprocessing, directory, *, form, classes, max_pixels, batch_calls, tolerance
+):
+    """Writes a SavedModel and calls it; see `export`.
+
+    Returns:
+        The names of its signatures, the `coverage` of the report, and the `Comparison`.
+    """
+    served, coverage = (model, None) if form == PORTABLE else packing.packed_or_same(model)
+    signatures = make_signatures(served, preprocessing, classes, max_pixels, batch_calls)
+    _write(served, signatures, directory)
+    _write_preprocessing(preprocessing, directory)
+    if form == FUSED:
+        _add_library(directory)
+    comparison = check_saved_model(
+        _compared(model, served),
+        preprocessing,
+        directory,
+        list(signatures),
+        tolerance,
+        os.path.join(directory, LOADER) if form == FUSED else None,
+        classes,
+        max_pixels,
+    )
+    return tuple(signatures), coverage, comparison
 
 
 def read_preprocessing(directory):

@@ -11,8 +11,8 @@ from pipelines.serving import clean_process
 from pipelines.serving.signatures import TOP_CLASSES
 from vit_tf.analysis.attention_maps import attention_maps
 from vit_tf.analysis.relative_difference import relative_difference
+from vit_tf.classes import Classes
 from vit_tf.images.decoding import MAX_PIXELS
-from vit_tf.preprocessing import Classes
 
 # Largest relative difference allowed between the export and the model, by compute dtype. Graph
 # optimization changes the rounding; measured up to 12 layers: 2e-6 in float32, 1e-3 in float16,

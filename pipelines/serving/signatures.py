@@ -13,9 +13,9 @@ from pipelines.data import decoding
 from pipelines.errors import UserError
 from pipelines.serving.call_batches import join_calls
 from vit_tf.analysis.attention_maps import attention_maps
+from vit_tf.classes import Classes
 from vit_tf.images.decoding import FORMATS, MAX_PIXELS
 from vit_tf.images.value_range import MEAN, STD
-from vit_tf.preprocessing import Classes
 
 # Number of classes in `top_classes`.
 TOP_CLASSES = 5
@@ -32,7 +32,8 @@ def make_signatures(
 
     serving_default: `images` float32 `[B, H, W, 3]` to `logits` and `probabilities`, float32
         `[B, K]`, and `top_classes`, string, and `top_probabilities`, float32, both `[B, T]` with
-        `T = min(5, K)`: the most probable classes; for equal ones, the lower index first.
+        `T = min(5, K)`: the most probable classes; for equal ones, the lower index first. For one
+        logit with two class names, the others are of `K = 2` classes.
     serving_uint8: the same for uint8 `images`.
     serving_bytes: the same for `image_bytes`, string `[B]`: the contents of JPEG, PNG, GIF or WebP
         (the first frame) or BMP files. A bad file fails the call; the message names its index.
@@ -60,7 +61,7 @@ def make_signatures(
             `max_pixels` is too small for the model or too large for `decode_image`.
     """
     classes = classes or Classes()
-    check_model(model, preprocessing, classes.labels, max_pixels)
+    check_model(model, preprocessing, classes, max_pixels)
     names = classes.names(model.config.num_classes)
 
     @tf.function(input_signature=[], autograph=False)
@@ -104,12 +105,14 @@ def _classifier(stages, classes, names, labels):
         probabilities = classes.to_probabilities(logits)
         # For equal values, `top_k` puts the lower index first.
         top, indices = tf.math.top_k(probabilities, min(TOP_CLASSES, len(names)))
+        # Images with NaN or infinity. NaN has no order: the names would be those of any classes.
+        unknown = tf.reduce_any(tf.math.is_nan(probabilities), axis=1, keepdims=True)
         return {
             "logits": logits,
             "probabilities": probabilities,
             # Calls `labels`, so that the file holds the names once.
-            "top_classes": tf.gather(labels()["classes"], indices),
-            "top_probabilities": top,
+            "top_classes": tf.where(unknown, "", tf.gather(labels()["classes"], indices)),
+            "top_probabilities": tf.where(unknown, float("nan"), top),
         }
 
     return classify
@@ -249,7 +252,7 @@ def _classify_valid(inputs, valid, classify):
     return outputs | {"valid": valid}
 
 
-def check_model(model, preprocessing, labels, max_pixels):
+def check_model(model, preprocessing, classes, max_pixels):
     """Raises `UserError` for what `make_signatures` refuses."""
     config = model.config
     if not config.pooled:
@@ -268,13 +271,13 @@ def check_model(model, preprocessing, labels, max_pixels):
             f"--max_pixels must be from {height * width:,}, the pixels of the model's own images "
             f"of {height} x {width}, to {MAX_PIXELS:,}. Received: {max_pixels:,}."
         )
-    if config.num_classes and len(labels) not in (0, config.num_classes):
+    if config.num_classes and not classes.fit(config.num_classes):
         raise UserError(
-            f"There are names of {len(labels)} classes, the model has {config.num_classes}. Name "
-            "all of them, or none."
+            f"There are names of {len(classes.labels)} classes, the model has "
+            f"{config.num_classes}. Name all of them, or none."
         )
 
     try:
-        "".join(labels).encode()
+        "".join(classes.labels).encode()
     except UnicodeEncodeError as error:
         raise UserError(f"A class name is not valid Unicode text: {error}.") from None

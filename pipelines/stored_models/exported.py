@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import custom_ops
 from pipelines.config.names import ExportForm
-from pipelines.data.labels.label_file import check_count
+from pipelines.data.labels.label_file import wrong_count
 from pipelines.errors import UserError
 from vit_tf.files import storage
 
@@ -90,8 +90,8 @@ def open_classifier(path, labels=()):
         # Called through `loaded`, which owns the variables and must stay alive.
         return loaded.signatures[SIGNATURE](image_bytes=image_bytes)
 
-    if labels:
-        check_count(labels, len(names))
+    if labels and len(labels) != len(names):
+        raise wrong_count(labels, len(names))
     return classify, list(labels) or [name.decode("utf-8", "replace") for name in names]
 
 

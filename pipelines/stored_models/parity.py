@@ -12,6 +12,7 @@ from vit_tf.analysis.relative_difference import relative_difference
 from vit_tf.checkpoints.published.vit_positions import POSITIONS
 from vit_tf.checkpoints.shapes import summarize
 from vit_tf.checkpoints.sidecar import stored_fields
+from vit_tf.classes import Classes
 from vit_tf.weights import published_arrays
 
 # Largest relative difference of logits and features that rounding can cause. With convolutions in
@@ -140,13 +141,19 @@ def summarize_model(name, model, preprocessing, classes=None) -> ModelSummary:
     return ModelSummary(
         name,
         model.config.to_dict() | {"dtype": model.dtype_policy.name},
-        stored_fields(preprocessing, classes),
+        _comparable_fields(preprocessing, classes, model.config.num_classes),
         norms,
         checksums,
         parameters,
         np.asarray(model(images, training=False), np.float32),
         np.asarray(model.features(images), np.float32),
     )
+
+
+def _comparable_fields(preprocessing, classes, outputs):
+    """Fields of both, in which one output is a sigmoid, however it is stored."""
+    activation = (classes or Classes()).activation_of(outputs)
+    return stored_fields(preprocessing, classes) | {"probabilities": activation}
 
 
 def compare(first, second, not_stored=()) -> ParityReport:

@@ -9,7 +9,7 @@ from typing import Any
 import custom_ops
 import vit_tf
 from custom_ops import dispatch
-from pipelines.data.labels.label_file import check_count
+from pipelines.data.labels.label_file import wrong_count
 from pipelines.errors import UserError
 from pipelines.runs.workdir import Workdir
 from vit_tf import packing
@@ -91,9 +91,10 @@ class StoredModel:
             return self._read_config()
 
     def activation(self, opening=AS_TRAINED) -> str:
-        """The `classes.activation` of `open_model`, without reading the weights."""
+        """What makes logits probabilities in `open_model`, without reading the weights."""
         with _user_errors():
-            return self._read_activation(opening)
+            has_one_output = self._read_config().config.num_classes == 1
+            return "sigmoid" if has_one_output else self._read_activation(opening)
 
     def open_model(self, opening=AS_TRAINED) -> vit_tf.LoadedModel:
         """Builds the model, with its weights, preprocessing and classes.
@@ -119,10 +120,14 @@ class StoredModel:
             opened = self._open(opening)
             if opening.replaced:
                 opened = self._prepared_otherwise(opened, opening.replaced)
+        outputs = opened.model.config.num_classes
         if self.labels:
-            check_count(self.labels, opened.model.config.num_classes)
             classes = dataclasses.replace(opened.classes, labels=self.labels)
+            if not classes.fit(outputs):
+                raise wrong_count(self.labels, outputs)
             opened = opened._replace(classes=classes)
+        if note := opened.classes.note(outputs):
+            _log.info(f"note: {note}")
         if opening.packed:
             model, coverage = packing.packed_or_same(opened.model)
             opened = opened._replace(model=model)

@@ -88,7 +88,10 @@ class Classification:
         """
         labels, weights = batch["label"], batch["weight"]
         is_multi_label = not labels.dtype.is_integer
-        logits = model(batch["image"], training=False)
+        logits, loss = model(batch["image"], training=False), self.loss
+        if logits.shape[-1] == 1 and not is_multi_label:
+            # A sigmoid of x is the softmax of 0 and x, and so are losses and metrics.
+            logits, loss = tf.concat([tf.zeros_like(logits), logits], axis=-1), "softmax"
         if self.columns is not None:
             columns = tf.constant(self.columns)
             known = columns != NO_CLASS
@@ -96,6 +99,6 @@ class Classification:
             logits = tf.where(known, logits, _NEVER)
             if not is_multi_label:
                 weights *= tf.cast(tf.gather(known, labels), weights.dtype)
-        losses = cross_entropy(labels, logits, self.loss)
+        losses = cross_entropy(labels, logits, loss)
         sums = metric_sums(labels, logits, weights, losses)
         return sums, [labels, logits, weights]

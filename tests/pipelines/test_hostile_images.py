@@ -29,8 +29,9 @@ from tests.pipelines.tiny import (
     one_device,
     tiny_experiment,
 )
+from vit_tf.classes import Classes
 from vit_tf.images.decoding import decode_image
-from vit_tf.preprocessing import Classes, Preprocessing
+from vit_tf.preprocessing import Preprocessing
 
 READABLE, UNREADABLE = hostile.readable(), hostile.unreadable()
 RULES = [

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import warnings
 import zipfile
 
 import numpy as np
@@ -224,6 +225,54 @@ def test_classes_without_names_are_indices_and_equal_ones_keep_their_order():
     (result,) = found.predict(np.zeros([9, 9, 3], np.uint8), top=2)
     assert [label for label, _ in result] == ["0", "1"]
     assert [value for _, value in result] == pytest.approx([0.2, 0.2])
+
+
+LOGITS, SIGMOIDS = (-0.78, -0.44, -0.94, 3.0), (0.3143, 0.3917, 0.2809, 0.9526)
+
+
+@pytest.mark.parametrize("form", ["npz", "keras", "huggingface", "timm"])
+@pytest.mark.parametrize("labels", [(), ("cat",), ("dog", "cat")])
+def test_one_output_is_a_sigmoid(tmp_path, labels, form):
+    """In every format; of two names the second one is that of the output."""
+    fields = {"num_classes": 1, "image_size": (12, 12), **safetensors_models.TIMM}
+    model, classes = tiny.shared(**fields), vit_tf.Classes(labels=labels)
+    rule, path = vit_tf.Preprocessing(image_size=(12, 12)), tmp_path / f"model.{form}"
+    model.head.kernel.assign(tf.zeros_like(model.head.kernel))
+    # All of them in one format: writing takes time.
+    count = len(LOGITS) if form == "npz" else 1
+    for logit, probability in zip(LOGITS[:count], SIGMOIDS[:count], strict=True):
+        model.head.bias.assign([logit])
+        if form == "keras":
+            model.save(path)
+            write_sidecar(path, rule, classes)
+        elif form == "npz":
+            vit_tf.save_npz(model, path, rule, classes)
+        else:
+            vit_tf.save_safetensors(model, path, form, rule, classes)
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            found = vit_tf.load(path)
+        said = any("one output: the probability of" in str(x.message) for x in warned)
+        assert said == (len(labels) < 2) and found.classes.labels == labels
+        ((best, *others),) = found.predict(np.zeros([9, 9, 3], np.uint8))
+        if len(labels) < 2:
+            assert not others and best == (
+                "".join(labels) or "0",
+                pytest.approx(probability, abs=1e-4),
+            )
+        else:
+            assert dict([best, *others]) == pytest.approx(
+                {"cat": probability, "dog": 1 - probability}, abs=1e-4
+            )
+            assert best[0] == labels[int(probability > 0.5)]
+
+
+def test_probabilities_of_one_output_far_from_zero():
+    """They keep their digits at both ends, in any rank and dtype of logits."""
+    classes = vit_tf.Classes(labels=("dog", "cat"))
+    for logits in (np.float32([[40.0], [-40.0]]), tf.constant([[[40.0]], [[-40.0]]])):
+        found = classes.to_probabilities(logits).numpy().reshape(2, 2)
+        np.testing.assert_allclose(found, [[4.2484e-18, 1], [1, 4.2484e-18]], rtol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from vit_tf.preprocessing import Classes, Interpolation, Preprocessing
+from vit_tf.classes import Classes
+from vit_tf.preprocessing import Interpolation, Preprocessing
 
 RULES = [
     {"image_size": (6, 9)},

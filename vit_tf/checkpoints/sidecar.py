@@ -4,11 +4,12 @@ import json
 import os
 
 from vit_tf.checkpoints.shapes import check_grid
+from vit_tf.classes import Classes
 from vit_tf.config import ModelConfig
 from vit_tf.config.checks import POLICIES
 from vit_tf.files.atomic_file import write_atomically
 from vit_tf.files.json_object import JsonObject, read_json_object
-from vit_tf.preprocessing import Classes, Preprocessing
+from vit_tf.preprocessing import Preprocessing
 
 _ADVICE = "Delete or restore it."
 

@@ -25,9 +25,6 @@ def read_label_file(path) -> tuple[str, ...]:
     return tuple(names)
 
 
-def check_count(labels, num_classes):
-    """Raises `UserError` unless there is one name for each class."""
-    if len(labels) != num_classes:
-        raise UserError(
-            f"--labels has {len(labels):,} names, the model has {num_classes:,} classes."
-        )
+def wrong_count(labels, num_classes) -> UserError:
+    """The error for names of another number of classes."""
+    return UserError(f"--labels has {len(labels):,} names, the model has {num_classes:,} classes.")

@@ -9,12 +9,19 @@ import tensorflow as tf
 import custom_ops
 from pipelines.errors import RunError
 from pipelines.serving import clean_process
+from pipelines.serving.probes import pictures
 from pipelines.serving.single_file.conversion import resizes_inside
 from pipelines.stored_models import runtimes
 from vit_tf.analysis.relative_difference import relative_difference
 
-# Images of random pixels in the check: of the model's size, and of another one.
+# Pictures in the check: of the model's size, and of another one.
 _OWN, _OTHER = 4, 2
+# Largest difference of a resized pixel, in levels of 255. The rounding of coordinates makes 0.006
+# (2026-11, 224 x 224 pixels from 900 x 1201), another rule for their centers more than 1.
+MOST_LEVELS = 0.05
+# Largest difference of a logit after the resize, as a part of the largest one. A network may
+# multiply that of its pixels: it is 2e-5 for these 0.006 levels.
+RESIZED_TOLERANCE = 1e-3
 # Images in a call.
 _BATCH = 50
 
@@ -24,14 +31,20 @@ class FileCheck:
     """The measurements of `check_file`.
 
     Attributes:
-        difference: largest absolute difference of a logit, divided by the largest logit.
+        difference: largest absolute difference of a logit, divided by the largest logit; for
+            images of the model's own size.
         accuracy: fraction of labeled images that the file classifies correctly; None without.
         model_accuracy: the same of the model.
+        resized: the same as `difference` for images of another size, which the file resizes; 0 for
+            files that resize none, or with `images`.
+        has_random_head: whether the logits were those of a random head.
     """
 
     difference: float
     accuracy: float | None = None
     model_accuracy: float | None = None
+    resized: float = 0.0
+    has_random_head: bool = False
 
 
 def check_file(path, loaded, images=None, labels=None) -> FileCheck:
@@ -41,7 +54,7 @@ def check_file(path, loaded, images=None, labels=None) -> FileCheck:
         path: the file.
         loaded: the `vit_tf.LoadedModel` that was exported; it runs with the reference
             implementation of the ops.
-        images: float32 `[N, h, w, 3]`, 0 .. 255; None: random ones of the sizes that it reads.
+        images: float32 `[N, h, w, 3]`, 0 .. 255; None: `pictures` of the sizes that it reads.
         labels: int `[N]`, the classes of `images`, or None.
 
     Raises:
@@ -50,42 +63,73 @@ def check_file(path, loaded, images=None, labels=None) -> FileCheck:
     """
     name = os.path.basename(path)
     if images is None:
-        calls = list(_random_images(loaded.preprocessing))
+        calls = _pictures(loaded.preprocessing)
     else:
         calls = [images[start : start + _BATCH] for start in range(0, len(images), _BATCH)]
-    try:
-        answers, _ = clean_process.call_signatures(
-            path, [(None, images) for images in calls], loader=runtimes.__file__
-        )
-    except clean_process.CleanProcessError as error:
-        raise RunError(f"{name} does not run: {error}") from None
+    answers = _call(path, calls)
     expected = [_logits(loaded, images) for images in calls]
     for answer, logits in zip(answers, expected, strict=True):
-        for key in ("logits", "probabilities"):
-            if answer[key].shape != logits.shape or not np.isfinite(answer[key]).all():
+        probabilities = loaded.classes.to_probabilities(logits)
+        for key, shape in (("logits", logits.shape), ("probabilities", probabilities.shape)):
+            if answer[key].shape != shape or not np.isfinite(answer[key]).all():
                 raise RunError(
                     f"{name} gives {key} of shape {answer[key].shape}, or not finite ones. "
-                    f"Expected finite ones of shape {logits.shape}."
+                    f"Expected finite ones of shape {shape}."
                 )
-    difference = max(
+    differences = [
         relative_difference(answer["logits"], logits)
         for answer, logits in zip(answers, expected, strict=True)
-    )
+    ]
+    if images is None:
+        return FileCheck(differences[0], resized=max(differences[1:], default=0.0))
+    difference = max(differences)
     if labels is None:
         return FileCheck(difference)
     found = (np.concatenate(x) for x in ([answer["logits"] for answer in answers], expected))
     return FileCheck(difference, *(float((x.argmax(axis=1) == labels).mean()) for x in found))
 
 
-def _random_images(preprocessing):
-    """Yields float32 batches of random images, 0 .. 255, for the file."""
-    generator = np.random.default_rng(0)
+def check_resize(path, preprocessing) -> float:
+    """Calls the file of `conversion.make_resize` as `check_file` does.
+
+    Returns:
+        The largest difference of a pixel from the model's resize, in levels of 255.
+
+    Raises:
+        RunError: if it does not run, or the difference is more than `MOST_LEVELS`.
+    """
+    [_, images] = _pictures(preprocessing)
+    [answer] = _call(path, [images])
+    with tf.device("CPU:0"):
+        expected = preprocessing.resized(images).numpy()
+    found = answer["pixels"]
+    levels = np.abs(found - expected).max() if found.shape == expected.shape else np.inf
+    if not levels <= MOST_LEVELS:
+        raise RunError(
+            f"The resize of the export differs from the model's by {levels:.3g} of 255 levels. "
+            f"Allowed: {MOST_LEVELS}."
+        )
+    return float(levels)
+
+
+def _call(path, calls):
+    """The outputs of a file for each batch of images."""
+    try:
+        answers, _ = clean_process.call_signatures(
+            path, [(None, images) for images in calls], loader=runtimes.__file__
+        )
+    except clean_process.CleanProcessError as error:
+        raise RunError(f"{os.path.basename(path)} does not run: {error}") from None
+    return answers
+
+
+def _pictures(preprocessing):
+    """Batches of pictures: of the model's size and, if the file resizes them, of another one."""
     height, width = preprocessing.image_size
-    sizes = [(_OWN, height, width)]
+    found = [pictures(_OWN, height, width)]
     if resizes_inside(preprocessing):
-        sizes.append((_OTHER, 2 * height + 3, width + 7))
-    for size in sizes:
-        yield generator.integers(0, 256, (*size, 3)).astype(np.float32)
+        found.append(pictures(_OTHER, 2 * height + 3, width + 7))
+    return found
 
 
 def _logits(loaded, images):

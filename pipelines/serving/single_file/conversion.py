@@ -10,6 +10,7 @@ import re
 import tempfile
 import warnings
 
+import numpy as np
 import tensorflow as tf
 
 from pipelines.errors import UserError
@@ -62,6 +63,16 @@ def make_function(model, preprocessing, classes, batch=None):
     return tf.function(classify, [images], autograph=False)
 
 
+def make_resize(preprocessing, batch=None):
+    """The resize alone of such a function, from `images` to `pixels`, float32 `[B, h, w, 3]`."""
+
+    def resize(images):
+        return {"pixels": preprocessing.resized(images)}
+
+    images = tf.TensorSpec([batch, None, None, 3], name=INPUT)
+    return tf.function(resize, [images], autograph=False)
+
+
 def check_size(model):
     """Raises `UserError` if the weights do not fit into one file."""
     size = 4 * model.count_params()
@@ -76,6 +87,7 @@ def check_size(model):
 def litert_converter(model, function):
     """Yields `convert(quantize="none", samples=None)`, which returns the bytes of a LiteRT file.
 
+    model: whose weights the function reads; None if it reads none.
     quantize: "none"; "float16" stores weights in 16 bits; "dynamic_int8" stores the large ones in
         8 bits, with a scale for each channel, and computes in float32 or with activations that each
         call quantizes; "int8" computes in 8 bits, with the ranges of activations that `samples`
@@ -88,7 +100,7 @@ def litert_converter(model, function):
     with tempfile.TemporaryDirectory() as folder:
         root = tf.Module()
         # The converter keeps the variables of a module, and finds no variables of Keras.
-        with stored_weights(model) as variables:
+        with _weights(model) as variables:
             root.variables_ = variables
             signatures = {SIGNATURE: function.get_concrete_function()}
         tf.saved_model.save(root, folder, signatures=signatures)
@@ -111,7 +123,7 @@ def litert_converter(model, function):
 
 
 def to_onnx(model, function) -> bytes:
-    """The bytes of an ONNX file.
+    """The bytes of an ONNX file; `model` as in `litert_converter`.
 
     Raises:
         UserError: with the names of ops that ONNX does not have.
@@ -123,9 +135,12 @@ def to_onnx(model, function) -> bytes:
     level = logger.level
     logger.setLevel(logging.CRITICAL)
     try:
-        with stored_weights(model), _quiet():
+        with _weights(model), _quiet():
             proto, _ = tf2onnx.convert.from_function(
-                function, input_signature=function.input_signature, opset=OPSET
+                function,
+                input_signature=function.input_signature,
+                opset=OPSET,
+                custom_op_handlers={"Erfc": (_write_erfc, [])},
             )
     except Exception as error:  # tf2onnx raises many types.
         raise _unconverted("ONNX", [], error) from None
@@ -140,6 +155,23 @@ def to_onnx(model, function) -> bytes:
     except onnx.checker.ValidationError as error:
         raise _unconverted("ONNX", [], error) from None
     return proto.SerializeToString()
+
+
+def _write_erfc(graph, node, name, arguments):
+    """Replaces a node of tf2onnx: ONNX has no Erfc, the exact GELU's, but erfc(x) = 1 - erf(x)."""
+    del name, arguments
+    [output] = node.output
+    known = {"shapes": [graph.get_shape(output)], "dtypes": [graph.get_dtype(output)]}
+    graph.remove_node(node.name)
+    one = graph.make_const(f"{node.name}/one", np.float32(1))
+    erf = graph.make_node("Erf", [node.input[0]])
+    inputs = [one.output[0], erf.output[0]]
+    graph.make_node("Sub", inputs, name=node.name, outputs=[output], **known)
+
+
+def _weights(model):
+    """The context of `stored_weights`; without a model, one that gives no variables."""
+    return contextlib.nullcontext([]) if model is None else stored_weights(model)
 
 
 @contextlib.contextmanager

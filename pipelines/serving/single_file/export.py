@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import importlib
 import importlib.util
@@ -14,10 +15,17 @@ import tensorflow as tf
 import custom_ops
 import vit_tf
 from pipelines.errors import RunError, UserError
+from pipelines.serving.probes import has_constant_logits, random_head
 from pipelines.serving.saved_model import check_local_output
 from pipelines.serving.signatures import check_model
 from pipelines.serving.single_file import conversion
-from pipelines.serving.single_file.check import FileCheck, check_file
+from pipelines.serving.single_file.check import (
+    MOST_LEVELS,
+    RESIZED_TOLERANCE,
+    FileCheck,
+    check_file,
+    check_resize,
+)
 from pipelines.stored_models import runtimes
 from pipelines.stored_models.parity import tolerance_of
 from vit_tf.files import storage
@@ -45,6 +53,8 @@ class FileReport:
         float_size: of the file with float32 weights; None if it is this one.
         check: the `FileCheck` of the file.
         tolerance: the largest allowed difference of a file with float32 weights.
+        levels: largest difference of a pixel that the file resizes, in levels of 255; None if it
+            resizes none.
     """
 
     path: str
@@ -52,6 +62,7 @@ class FileReport:
     float_size: int | None
     check: FileCheck
     tolerance: float
+    levels: float | None = None
 
     def __str__(self):
         lines = [f"wrote {self.path} ({self.size / 1e6:,.2f} MB) and {self.path}.json"]
@@ -62,6 +73,16 @@ class FileReport:
             share = self.size / self.float_size
             lines.append(f"size: {share:.1%} of float32 ({self.float_size / 1e6:,.2f} MB)")
         lines.append(f"checked in a process without TensorFlow: {found}")
+        if self.check.has_random_head:
+            lines.append(
+                "the features were compared, by the logits of a random head: the model's own head "
+                "gives all images the same logits"
+            )
+        if self.levels is not None:
+            lines.append(
+                f"its resize of images of another size: largest difference {self.levels:.1e} of "
+                f"255 levels (allowed: {MOST_LEVELS})"
+            )
         if self.check.accuracy is not None:
             lines.append(
                 f"accuracy on the test split of digits: {self.check.accuracy:.2%}, of the model "
@@ -106,8 +127,11 @@ def export_file(
     """Writes `<output>/model.tflite` or `<output>/model.onnx`, and a JSON file beside it.
 
     They are written only after a process without TensorFlow computed the outputs of the file. With
-    float32 weights they equal the model's up to `parity.tolerance_of`. With quantized weights,
-    those of the same file with float32 weights do, and the difference is reported.
+    float32 weights they equal the model's up to `parity.tolerance_of`, for images of the model's
+    size, and up to `RESIZED_TOLERANCE` for others; the pixels that its resize makes, up to
+    `MOST_LEVELS`. With quantized weights, those of the same file with float32 weights do, and the
+    difference is reported. If the head gives all images the same logits, the logits of a random
+    head are compared.
 
     Args:
         loaded: a `vit_tf.LoadedModel` in float32.
@@ -118,7 +142,7 @@ def export_file(
         overwrite: replace existing files.
         samples: for "int8", float32 images `[N, h, w, 3]` of the model's size, 0 .. 255.
         labeled: images and labels to measure a quantized file with, see `check_file`; None: the
-            samples, or random images.
+            samples, or pictures.
 
     Raises:
         UserError: if the model cannot be exported or converted, or the output cannot be written.
@@ -127,7 +151,7 @@ def export_file(
     """
     check_output(output, form, overwrite)
     model, preprocessing, classes = loaded
-    check_model(model, preprocessing, classes.labels, MAX_PIXELS)
+    check_model(model, preprocessing, classes, MAX_PIXELS)
     if model.head is None:
         raise UserError(
             "The model has no head (num_classes=0), so it has no logits to export. Export a "
@@ -139,37 +163,83 @@ def export_file(
             "Open it in float32."
         )
     conversion.check_size(model)
-    tolerance = tolerance_of(model.config.to_dict())
+    path, tolerance = file_path(output, form), tolerance_of(model.config.to_dict())
+    convert = functools.partial(_convert, loaded, form, quantize, batch, samples)
+    with custom_ops.implementation("reference"):
+        probe = None
+        if has_constant_logits(model, preprocessing):
+            with random_head(model):
+                *_, probe = convert(labeled and labeled[:1])
+        content, float_size, found = convert(labeled)
+        levels = _check_resize(form, preprocessing, batch)
+    if probe is not None:
+        found = dataclasses.replace(
+            found, difference=probe.difference, resized=probe.resized, has_random_head=True
+        )
+    described = _describe(loaded, form, quantize, batch, content, found, levels)
+    _write(output, path, content, described)
+    return FileReport(path, len(content), float_size, found, tolerance, levels)
+
+
+def _convert(loaded, form, quantize, batch, samples, labeled):
+    """Converts a model and checks the file.
+
+    Returns:
+        The content of the file; its size with float32 weights, or None if it has these; and its
+        `FileCheck`.
+    """
+    model, preprocessing, classes = loaded
     function = conversion.make_function(model, preprocessing, classes, batch)
-    path, float_size = file_path(output, form), None
-
-    def checked(content, *labeled):
-        with tempfile.TemporaryDirectory() as folder:
-            written = os.path.join(folder, os.path.basename(path))
-            with open(written, "wb") as file:
-                file.write(content)
-            return check_file(written, loaded, *labeled)
-
-    with custom_ops.implementation("reference"), contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
         if form == "onnx":
             content = conversion.to_onnx(model, function)
         else:
             convert = stack.enter_context(conversion.litert_converter(model, function))
             content = convert()
-        found = checked(content)
-        if not found.difference <= tolerance:
-            raise RunError(
-                f"The export differs from the model by {found.difference:.3g} of the largest "
-                f"logit. Allowed: {tolerance:.0e}."
-            )
-        if quantize != "none":
-            float_size = len(content)
-            content = convert(quantize, _batches(samples, batch))
-            found = checked(content, *(labeled or [samples]))
-            _check_accuracy(found, quantize)
-    described = _describe(loaded, form, quantize, function, content, found)
-    _write(output, path, content, described)
-    return FileReport(path, len(content), float_size, found, tolerance)
+        with _file(form, content) as path:
+            found = check_file(path, loaded)
+        _check_difference(found.difference, "", tolerance_of(model.config.to_dict()))
+        _check_difference(found.resized, " for images that it resizes", RESIZED_TOLERANCE)
+        if quantize == "none":
+            return content, None, found
+        float_size = len(content)
+        content = convert(quantize, _batches(samples, batch))
+        with _file(form, content) as path:
+            found = check_file(path, loaded, *(labeled or [samples]))
+        _check_accuracy(found, quantize)
+        return content, float_size, found
+
+
+def _check_resize(form, preprocessing, batch):
+    """The result of `check_resize` for the resize in a file; None if it has none."""
+    if not conversion.resizes_inside(preprocessing):
+        return None
+    function = conversion.make_resize(preprocessing, batch)
+    if form == "onnx":
+        content = conversion.to_onnx(None, function)
+    else:
+        with conversion.litert_converter(None, function) as convert:
+            content = convert()
+    with _file(form, content) as path:
+        return check_resize(path, preprocessing)
+
+
+@contextlib.contextmanager
+def _file(form, content):
+    """Yields the path of a temporary file with a content."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = file_path(folder, form)
+        with open(path, "wb") as file:
+            file.write(content)
+        yield path
+
+
+def _check_difference(difference, where, tolerance):
+    if not difference <= tolerance:
+        raise RunError(
+            f"The export differs from the model{where} by {difference:.3g} of the largest logit. "
+            f"Allowed: {tolerance:.0e}."
+        )
 
 
 def _check_accuracy(found, quantize):
@@ -190,13 +260,14 @@ def _batches(samples, batch):
     return [samples[i : i + size] for i in range(0, len(samples) - size + 1, size)]
 
 
-def _describe(loaded, form, quantize, function, content, check):
+def _describe(loaded, form, quantize, batch, content, check, levels):
     """The JSON object beside a file."""
     model, preprocessing, classes = loaded
-    [images] = function.input_signature
     fields = dataclasses.asdict(preprocessing)  # All: the caller may not know the defaults.
-    batch, count = images.shape[0], model.config.num_classes
+    count = model.config.num_classes
+    activation = classes.activation_of(count)
     resizes = conversion.resizes_inside(preprocessing)
+    sides = [None, None] if resizes else list(preprocessing.image_size)
     # The call itself turns no image: that is part of decoding.
     outside = ["decode to RGB"] + ["turn by EXIF orientation"] * (preprocessing.exif == "apply")
     versions = {"vit_tf": vit_tf.__version__, "tensorflow": tf.__version__}
@@ -212,17 +283,21 @@ def _describe(loaded, form, quantize, function, content, check):
         "input": {
             "name": runtimes.INPUT,
             "dtype": "float32",
-            "shape": images.shape.as_list(),
+            "shape": [batch, *sides, 3],
             "values": "RGB, 0 to 255",
         },
-        "outputs": {name: [batch, count] for name in ("logits", "probabilities")},
-        "inside": ["resize"] * resizes + ["normalize", classes.activation],
+        "outputs": {
+            "logits": [batch, count],
+            "probabilities": [batch, len(classes.names(count))],
+        },
+        "inside": ["resize"] * resizes + ["normalize", activation],
         "outside": outside + ["resize"] * (not resizes),
         "preprocessing": {x: y for x, y in fields.items() if x != "dtype"},
         "labels": list(classes.labels),
-        "activation": classes.activation,
+        "activation": activation,
         "config": model.config.to_dict(),
         "difference": check.difference,
+        "resize_difference": levels,
         "versions": versions,
     }
 

@@ -1,5 +1,6 @@
 """Evaluation of a saved model: as in training, every example once, with every strategy."""
 
+import csv
 import functools
 import json
 import re
@@ -23,8 +24,10 @@ from pipelines.stored_models import model_source
 from pipelines.tasks import losses
 from pipelines.tasks.classification import Classification
 from pipelines.training.train import train
+from tests.pipelines import encoded
 from tests.pipelines.process import assert_user_error
 from tests.pipelines.tiny import one_device, tiny_experiment, two_replicas
+from tests.vit_tf import tiny
 from vit_tf.images.decoding import decode_image
 
 
@@ -206,6 +209,59 @@ def test_other_preprocessing_of_a_file_without_a_sidecar(finished, evaluation, t
     expected = losses.cross_entropy(tf.constant(examples.labels), model(images), "softmax")
     assert means["loss"] == pytest.approx(float(tf.reduce_mean(expected)), rel=1e-5)
     assert means["images_per_second"] > 0
+
+
+def one_output(folder, labels, activation="softmax"):
+    """A model with one output, as it is and as a `StoredModel`, and images of cats and dogs."""
+    model = tiny.shared(num_classes=1, seed=2)
+    for index in range(12):
+        path = folder / "data" / ("dog" if index % 3 else "cat") / f"{index}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encoded.encode(encoded.pixels(11, 14, seed=index), "PNG"))
+    classes = vit_tf.Classes(labels=labels, activation=activation)
+    rule = vit_tf.Preprocessing(image_size=(11, 14))
+    vit_tf.save_npz(model, folder / "model.npz", rule, classes)
+    source = model_source.find(folder / "model.npz")
+    return model, source, open_source(f"folder:{folder / 'data'}", "train")
+
+
+def signed_logits(model, examples, positive):
+    """The logit of each image, whose sign is changed for images of the other class."""
+    stored = examples.read(range(examples.num_examples))
+    rule = vit_tf.Preprocessing(image_size=model.config.image_size)
+    images = tf.stack([rule(decode_image(data)) for data in stored.images])
+    return model(images).numpy()[:, 0] * np.where(stored.labels == positive, 1, -1)
+
+
+@pytest.mark.parametrize(
+    ("labels", "positive", "activation"),
+    [((), 1, "softmax"), (("cat",), 0, "sigmoid"), (("dog", "cat"), 0, "softmax")],
+)
+def test_one_output_is_evaluated_as_two_classes(tmp_path, labels, positive, activation):
+    """As a sigmoid, by name: each image counts for the class of its label."""
+    model, source, examples = one_output(tmp_path, labels, activation)
+    report = tmp_path / "report"
+    found = evaluate(
+        source, examples, one_device(), batch_size=5, bad_images="stop", report=str(report)
+    )
+    logits = signed_logits(model, examples, positive)
+    assert 0 < np.mean(logits > 0) < 1
+    assert found["accuracy"] == pytest.approx(np.mean(logits > 0))
+    assert found["loss"] == pytest.approx(np.log1p(np.exp(-logits)).mean(), rel=1e-4)
+    rows = csv.DictReader((report / "predictions.csv").read_text().splitlines())
+    assert {row["label"] for row in rows} == {"cat", "dog"}
+
+
+def test_one_output_with_other_classes_needs_a_label_map(tmp_path):
+    model, source, examples = one_output(tmp_path, ("Katze",))
+    batch = {"batch_size": 8, "bad_images": "stop"}
+    for other in (examples, open_source("digits", "test")):
+        with pytest.raises(UserError, match="for two classes with one output .Katze., "):
+            evaluate(source, other, one_device(), **batch)
+    (tmp_path / "map.txt").write_text("Katze\nnot Katze\n")
+    found = evaluate(source, examples, one_device(), label_map=str(tmp_path / "map.txt"), **batch)
+    logits = signed_logits(model, examples, positive=0)
+    assert found["loss"] == pytest.approx(np.log1p(np.exp(-logits)).mean(), rel=1e-4)
 
 
 @pytest.mark.parametrize("missing", [False, True])

@@ -24,8 +24,8 @@ from tests.pipelines.process import assert_user_error
 from tests.pipelines.reports.parsed_page import ParsedPage
 from tests.pipelines.tiny import one_device, tiny_experiment, two_replicas
 from tests.vit_tf import tiny
+from vit_tf.classes import Classes
 from vit_tf.images.decoding import decode_image
-from vit_tf.preprocessing import Classes
 
 FILES = {"report.html", "report.json", "predictions.csv", "confusion.csv", "confusion.png"}
 

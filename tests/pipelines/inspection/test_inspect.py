@@ -22,7 +22,8 @@ from tests.pipelines.reports.parsed_page import ParsedPage
 from tests.vit_tf import tiny
 from tests.vit_tf.checkpoints import safetensors_models
 from vit_tf import analysis
-from vit_tf.preprocessing import Classes, Preprocessing
+from vit_tf.classes import Classes
+from vit_tf.preprocessing import Preprocessing
 
 # What exists for each family: names of maps, and of numbers of the model.
 ATTENTION = {"attention", "rollout", "random rollout"}

@@ -14,8 +14,8 @@ from pipelines.data.sources.open import open_source
 from tests.pipelines import encoded
 from tests.pipelines.process import assert_user_error, run_module
 from tests.vit_tf import tiny
+from vit_tf.classes import Classes
 from vit_tf.images.decoding import decode_image
-from vit_tf.preprocessing import Classes
 
 LABELS = ("null", "one", "zwei", "três", "四")
 DIGITS = ("--set=data.name=digits", "--set=data.eval_split=test[:100]")

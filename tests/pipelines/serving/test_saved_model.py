@@ -1,5 +1,6 @@
 """Exports are checked before they are written; a wrong export is never left on disk."""
 
+import dataclasses
 import os
 
 import numpy as np
@@ -203,6 +204,28 @@ def test_weights_that_changed_on_the_way_fail(tmp_path, monkeypatch, no_process)
     with pytest.raises(RunError, match="logits of serving_default by 0.0"):
         saved_model.export(model, preprocessing, tmp_path)
     assert os.listdir(tmp_path) == []
+
+
+def test_a_head_of_zeros_hides_nothing(tmp_path, monkeypatch, no_process):
+    """The features of each signature are compared, and the file has the head of the model."""
+    model, preprocessing = make()
+    model.head.kernel.assign(tf.zeros_like(model.head.kernel))
+    other = dataclasses.replace(preprocessing, mean=(0.4, 0.5, 0.6))
+    some = only("serving_default")
+    monkeypatch.setattr(saved_model, "make_signatures", some)
+    report = saved_model.export(model, preprocessing, tmp_path)
+    assert report.max_difference > 0 and "with a random head too" in str(report)
+    served = tf.saved_model.load(report.path).signatures["serving_default"]
+    logits = served(tf.zeros([1, 9, 9, 3]))["logits"]
+    np.testing.assert_allclose(logits, [model.head.bias.numpy()], rtol=1e-6)
+    assert not [name for name in os.listdir(report.path) if name.startswith("tmp")]
+
+    monkeypatch.setattr(
+        saved_model, "make_signatures", lambda model, _, *rest: some(model, other, *rest)
+    )
+    with pytest.raises(RunError, match="differs from the model: logits of serving_default"):
+        saved_model.export(model, preprocessing, tmp_path, overwrite=True)
+    assert not model.head.kernel.numpy().any()
 
 
 @pytest.mark.usefixtures("quick")

@@ -137,6 +137,41 @@ def test_top_classes(num_classes):
     np.testing.assert_allclose(outputs["top_probabilities"][0], expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("labels", [(), ("cat",), ("dog", "cat")])
+def test_one_output_is_a_sigmoid(labels):
+    """Two names have a probability each; `labels`, and what is computed from them, follow."""
+    model, preprocessing = make({"num_classes": 1})
+    made = signatures.make_signatures(model, preprocessing, vit_tf.Classes(labels=labels))
+    images = np.stack([encoded.pixels(20, 30, seed) for seed in range(3)])
+    outputs = {name: value.numpy() for name, value in made["serving_uint8"](images).items()}
+    positive = 1 / (1 + np.exp(-model(preprocessing(images)).numpy()))
+    both = np.concatenate([1 - positive, positive], axis=1)
+    expected = both if len(labels) == 2 else positive
+    np.testing.assert_allclose(outputs["probabilities"], expected, rtol=1e-4)
+    assert outputs["logits"].shape == (3, 1) and 0.01 < positive.min() < positive.max() < 0.99
+    names = made["labels"]()["classes"].numpy()
+    assert names.tolist() == [x.encode() for x in labels or ["0"]]
+    order = np.argsort(-expected, axis=1)
+    assert outputs["top_classes"].tolist() == names[order].tolist()
+
+
+@pytest.mark.parametrize("activation", ["softmax", "sigmoid"])
+def test_images_with_nan_or_infinity_have_no_class(activation):
+    """As files that cannot be decoded; the other rows have theirs."""
+    model, preprocessing = make()
+    classes = vit_tf.Classes(labels=LABELS, activation=activation)
+    classify = signatures.make_signatures(model, preprocessing, classes)["serving_default"]
+    images = np.stack([encoded.pixels(20, 30, seed) for seed in range(3)]).astype(np.float32)
+    expected = classify(images)["top_classes"].numpy()
+    for value in (np.nan, np.inf, -np.inf):
+        images[1, 4, 5, 2] = value
+        outputs = classify(images)
+        assert (outputs["top_classes"][1].numpy() == b"").all()
+        assert np.isnan(outputs["top_probabilities"][1]).all()
+        assert (outputs["top_classes"].numpy()[::2] == expected[::2]).all()
+    assert b"" not in expected
+
+
 def test_empty_batch(token):
     _, _, compute, _ = token
     for name, signature in compute.items():

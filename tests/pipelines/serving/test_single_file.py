@@ -13,7 +13,7 @@ from PIL import Image
 import vit_tf
 from pipelines.config.data import Data
 from pipelines.errors import RunError, UserError
-from pipelines.serving import clean_process, clean_process_main, saved_model
+from pipelines.serving import clean_process, clean_process_main, probes, saved_model
 from pipelines.serving.http.model import open_model
 from pipelines.serving.prediction import find_classifier
 from pipelines.serving.single_file import check, conversion, export, samples
@@ -29,7 +29,7 @@ from vit_tf.images.decoding import decode_image
 DIGITS = vit_tf.Classes(labels=tuple("0123456789"))
 FORMS = ("litert", "onnx")
 FAMILIES = {
-    "gap": tiny.config(classifier="gap"),
+    "gap": tiny.config(classifier="gap", activation="gelu_erf"),
     "map": tiny.config(classifier="map"),
     "Axial-ViT": tiny.config(**tiny.AXIAL),
     "hybrid": tiny.config(stem={"stage_depths": (1,), "width": 0.5}, image_size=(33, 50)),
@@ -101,6 +101,7 @@ def test_logits_of_any_batch_and_size(exported, form):
         assert difference(loaded, reports[form].path, images) < 1e-5
     assert reports[form].check.difference < 1e-5 == reports[form].tolerance
     assert "without TensorFlow: largest difference" in str(reports[form])
+    assert 0 < reports[form].levels < 1e-2
 
 
 @every_form
@@ -117,6 +118,70 @@ def test_the_json_describes_the_file(exported, form):
     assert vit_tf.Preprocessing.from_dict(fields) == loaded.preprocessing
     assert values["bytes"] == os.path.getsize(reports[form].path)
     assert values["versions"]["tensorflow"] == tf.__version__
+
+
+@pytest.mark.heavy("serving")
+@every_form
+@pytest.mark.parametrize("size", [224, 384])
+def test_large_images(tmp_path, form, size):
+    """The resize alone rounds more than the network, and what it does to logits is not its."""
+    config = vit_tf.config.VARIANTS["ViT-Ti/16"].replace(
+        num_classes=10, image_size=(size, size), activation="gelu_erf"
+    )
+    model, rule = vit_tf.create_model(config), vit_tf.Preprocessing(image_size=(size, size))
+    with probes.random_head(model):
+        report = export.export_file(vit_tf.LoadedModel(model, rule, DIGITS), tmp_path, form)
+    assert report.check.difference < 1e-5 and 0 < report.check.resized < 1e-4
+    assert 0 < report.levels < 0.02 and not report.check.has_random_head
+    assert f"largest difference {report.levels:.1e} of 255 levels (allowed: 0.05)" in str(report)
+
+
+def test_a_resize_of_another_rule_is_refused(tmp_path, monkeypatch):
+    def shifted(preprocessing, batch):
+        del batch
+        height, width = preprocessing.image_size
+
+        def resize(images):
+            corners = tf.compat.v1.image.resize_bilinear(images, (height, width), True)
+            return {"pixels": corners}
+
+        images = tf.TensorSpec([None, None, None, 3], name="images")
+        return tf.function(resize, [images], autograph=False)
+
+    monkeypatch.setattr(conversion, "make_resize", shifted)
+    with pytest.raises(RunError, match=r"resize .* by \d.* of 255 levels. Allowed: 0.05"):
+        export.export_file(load(), tmp_path, "onnx")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("form", "quantize"),
+    [
+        ("onnx", "none"),
+        pytest.param("litert", "none", marks=pytest.mark.heavy("serving")),
+        pytest.param("litert", "dynamic_int8", marks=pytest.mark.heavy("serving")),
+    ],
+)
+def test_a_head_of_zeros_hides_nothing(tmp_path, monkeypatch, form, quantize):
+    """The features are compared, and the file has the head of the model."""
+    loaded = load()
+    bias = np.linspace(-10, -9.99, 10).astype(np.float32)
+    loaded.model.head.kernel.assign(tf.zeros_like(loaded.model.head.kernel))
+    loaded.model.head.bias.assign(bias)
+    report = export.export_file(loaded, tmp_path, form, quantize=quantize)
+    assert 0 < report.check.difference < (1e-5 if quantize == "none" else 0.5)
+    assert "the features were compared" in str(report)
+    [answer], _ = call_here(report.path, [(None, images_of(loaded, 2))])
+    np.testing.assert_allclose(answer["logits"], [bias, bias], rtol=1e-6)
+
+    other = load(mean=(0.4, 0.5, 0.6)).preprocessing
+    make = conversion.make_function
+    monkeypatch.setattr(
+        conversion, "make_function", lambda model, _, *rest: make(model, other, *rest)
+    )
+    with pytest.raises(RunError, match="differs from the model by"):
+        export.export_file(loaded, tmp_path, form, quantize=quantize, overwrite=True)
+    assert not loaded.model.head.kernel.numpy().any()
 
 
 @pytest.mark.process
@@ -151,8 +216,9 @@ def test_every_family_converts(tmp_path, name, form):
 
 @onnx_first
 def test_a_fixed_batch_and_an_image_of_the_models_size(tmp_path, form):
-    """A rule with a crop is left to the caller."""
-    loaded = load(resize="resize_small", resize_to=20, mean=(0.4, 0.5, 0.6), exif="apply")
+    """A rule with a crop is left to the caller. The exact GELU, which ONNX has no operator for."""
+    config = tiny.config(num_classes=10, activation="gelu_erf")
+    loaded = load(config, resize="resize_small", resize_to=20, mean=(0.4, 0.5, 0.6), exif="apply")
     report = export.export_file(loaded, tmp_path, form, batch=3)
     values = json.loads((tmp_path / f"{os.path.basename(report.path)}.json").read_text())
     assert values["input"]["shape"] == [3, 11, 14, 3] and values["inside"][0] == "normalize"
@@ -183,6 +249,29 @@ def test_predict_and_evaluate_take_files(exported, command, form, tmp_path, monk
     for one, other in zip(top, found_top, strict=True):
         assert one["probability"] == pytest.approx(other["probability"], abs=1e-5)
     assert found_means["loss"] == pytest.approx(means["loss"], rel=1e-4)
+
+
+@onnx_first
+def test_one_output_is_a_sigmoid(tmp_path, form, command):
+    """In the file, in its description, and in what reads it: two names, two probabilities."""
+    classes = vit_tf.Classes(labels=("dog", "cat"))
+    loaded = load(tiny.config(num_classes=1))._replace(classes=classes)
+    report = export.export_file(loaded, tmp_path, form)
+    images = images_of(loaded, 3)
+    [answer], _ = call_here(report.path, [(None, images)])
+    logits = loaded.model(loaded.preprocessing(images)).numpy()
+    positive = 1 / (1 + np.exp(-logits))
+    both = np.concatenate([1 - positive, positive], axis=1)
+    np.testing.assert_allclose(answer["probabilities"], both, atol=1e-5)
+    values = json.loads((tmp_path / f"{os.path.basename(report.path)}.json").read_text())
+    assert values["activation"] == "sigmoid" and values["inside"][-1] == "sigmoid"
+    assert values["outputs"] == {"logits": [None, 1], "probabilities": [None, 2]}
+    photo = encoded.pixels(*loaded.preprocessing.image_size)
+    (tmp_path / "photo.png").write_bytes(encoded.encode(photo, "PNG"))
+    done = command("predict", "--model", report.path, "--json", tmp_path / "photo.png")
+    found = {x["label"]: x["probability"] for x in json.loads(done.stdout)["top"]}
+    logit = float(loaded.model(loaded.preprocessing(photo[None]))[0, 0])
+    assert found == pytest.approx({"cat": 1 / (1 + np.exp(-logit)), "dog": 1 / (1 + np.exp(logit))})
 
 
 def test_other_commands_name_the_ones_that_take_files(exported, command):

@@ -107,6 +107,23 @@ def test_safetensors_and_back(kind, tmp_path):
         assert all(same) == (kind != "BiT")
 
 
+@pytest.mark.parametrize("layout", ["huggingface", "timm"])
+@pytest.mark.parametrize("labels", [(), ("cat",), ("dog", "cat")])
+def test_one_output_keeps_its_names(tmp_path, layout, labels):
+    """Hugging Face has as many outputs as `id2label` has names, so this has the last one alone."""
+    model = tiny.shared(num_classes=1, activation="gelu_erf", image_size=(32, 24))
+    rule = vit_tf.Preprocessing(image_size=(32, 24))
+    path, folder = str(tmp_path / "model.npz"), str(tmp_path / "folder")
+    activation = "sigmoid" if layout == "timm" else "softmax"  # Both mean the same.
+    vit_tf.save_npz(model, path, rule, vit_tf.Classes(labels=labels, activation=activation))
+    report = conversion.convert(path, folder, layout=layout)
+    assert report.passed, str(report)
+    assert model_source.find(folder).open_model().classes.labels == labels
+    if layout == "huggingface":
+        config = json.loads((tmp_path / "folder" / "config.json").read_text())
+        assert config["id2label"] == {"0": (labels or ("LABEL_0",))[-1]}
+
+
 @pytest.mark.parametrize(
     ("kind", "layouts"), [("ViT", ["axial_deeplab"]), ("BiT", ["huggingface", "axial_deeplab"])]
 )

@@ -16,8 +16,9 @@ from vit_tf.checkpoints.published.npz_archive import NpzArchive
 from vit_tf.checkpoints.published.vit_positions import POSITIONS
 from vit_tf.checkpoints.shapes import summarize
 from vit_tf.checkpoints.sidecar import read_sidecar
+from vit_tf.classes import Classes
 from vit_tf.config import ModelConfig
-from vit_tf.preprocessing import Classes, Preprocessing
+from vit_tf.preprocessing import Preprocessing
 
 _PREFIXES = ("opt/target/", "params/img/", "params/", "")
 _STACKED_BLOCKS = "Transformer/encoderblock/"

@@ -20,9 +20,10 @@ from vit_tf.checkpoints.safetensors.rules import (
 )
 from vit_tf.checkpoints.shapes import build_config
 from vit_tf.checkpoints.sidecar import stored_fields
+from vit_tf.classes import Classes
 from vit_tf.config import AxialResNetConfig
 from vit_tf.files.json_object import JsonObject, read_json_object
-from vit_tf.preprocessing import Classes, Preprocessing
+from vit_tf.preprocessing import Preprocessing
 
 # Buffers of PyTorch that follow from the sizes or have no effect on the outputs.
 _BUFFERS = ("num_batches_tracked", "flatten_index")

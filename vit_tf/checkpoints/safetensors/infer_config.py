@@ -173,9 +173,9 @@ def note_resize(preprocessing, exact, notes):
 
 
 def checked_labels(classes, num_classes) -> tuple[str, ...]:
-    """The labels of `Classes`; raises unless there are none, or one for each class."""
+    """The labels of `Classes`; raises if they do not fit the number of classes."""
     labels = classes.labels
-    if labels and len(labels) != num_classes:
+    if not classes.fit(num_classes):
         raise ValueError(
             f"There are {len(labels)} labels for {num_classes} classes. Pass one for each, or none."
         )

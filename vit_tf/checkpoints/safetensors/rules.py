@@ -9,8 +9,9 @@ import dataclasses
 import numpy as np
 
 from vit_tf.checkpoints.rule import Rule
+from vit_tf.classes import Classes
 from vit_tf.config import ModelConfig
-from vit_tf.preprocessing import Classes, Preprocessing
+from vit_tf.preprocessing import Preprocessing
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

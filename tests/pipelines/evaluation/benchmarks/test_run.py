@@ -21,9 +21,10 @@ from pipelines.stored_models import model_source
 from tests.pipelines.data.true_features import COUNT, prepare
 from tests.pipelines.process import assert_user_error
 from tests.pipelines.tiny import one_device, tiny_experiment, two_replicas
+from vit_tf.classes import Classes
 from vit_tf.config.variants import VARIANTS
 from vit_tf.images.decoding import decode_image
-from vit_tf.preprocessing import Classes, Preprocessing
+from vit_tf.preprocessing import Preprocessing
 from vit_tf.pretrained.class_names import class_names, synsets
 
 SIDE = 64

@@ -14,6 +14,8 @@ _ACTIVATIONS = {
     "gelu_accurate": "gelu_tanh",
     "gelu_python_tanh": "gelu_tanh",
 }
+# Our key for the two names of one output: the layout has as many outputs as `id2label` has names.
+_BOTH_NAMES = "label_names"
 _RESAMPLING = {0: "nearest", 1: "Lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "Hamming"}
 _RESAMPLE = {"bilinear": 2, "bicubic": 3, "area": 4}
 
@@ -41,10 +43,13 @@ def read_fields(settings, width, representation_size):
 def read_labels(settings, num_classes, notes):
     """Names in label order; () if they are the layout's placeholders or do not fit the head."""
     names = settings.raw("id2label")
+    if num_classes == 1 and isinstance(both := settings.raw(_BOTH_NAMES), list):
+        names = {str(index): name for index, name in enumerate(both)}
     if not num_classes or names is None:
         return ()
-    keys = [str(index) for index in range(num_classes)]
-    if not isinstance(names, dict) or set(names) != set(keys):
+    counts = (1, 2) if num_classes == 1 else (num_classes,)
+    keys = [str(index) for index in range(len(names))] if isinstance(names, dict) else []
+    if len(keys) not in counts or set(names) != set(keys):
         notes.append(f"id2label does not name the {num_classes} classes: labels dropped")
         return ()
     labels = tuple(names[key] for key in keys)
@@ -125,6 +130,8 @@ def _crop(settings, size):
 def model_json(config, classes) -> dict:
     """The contents of `config.json`."""
     labels = infer_config.checked_labels(classes, config.num_classes)
+    both = {_BOTH_NAMES: list(labels)} if len(labels) > config.num_classes else {}
+    labels = labels[len(labels) - config.num_classes :]
     labels = labels or [f"LABEL_{index}" for index in range(config.num_classes)]
     activations = {ours: theirs for theirs, ours in reversed(_ACTIVATIONS.items())}
     height, width = config.image_size
@@ -148,6 +155,7 @@ def model_json(config, classes) -> dict:
         "pooler_act": "tanh",
         "id2label": {str(index): label for index, label in enumerate(labels)},
         "label2id": {label: index for index, label in enumerate(labels)},
+        **both,
         **({"problem_type": "multi_label_classification"} if multiple else {}),
         "dtype": "float32",
     }

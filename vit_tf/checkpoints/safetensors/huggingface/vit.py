@@ -17,9 +17,9 @@ from vit_tf.checkpoints.safetensors.rules import (
     renamed,
 )
 from vit_tf.checkpoints.shapes import build_config
+from vit_tf.classes import Classes
 from vit_tf.config import ViTConfig
 from vit_tf.files.json_object import read_json_object
-from vit_tf.preprocessing import Classes
 
 _PATCHES = "embeddings.patch_embeddings.projection"
 _TABLE = "embeddings.position_embeddings"

@@ -5,9 +5,9 @@ import os
 import re
 
 from vit_tf.checkpoints.safetensors import infer_config
+from vit_tf.classes import Classes
 from vit_tf.files.json_object import JsonObject, read_json_object
 from vit_tf.images.value_range import MEAN, STD
-from vit_tf.preprocessing import Classes
 
 # Names of tensors of models that vit_tf cannot express, and why.
 INEXPRESSIBLE_TENSORS = [
@@ -117,12 +117,13 @@ class ConfigJson:
 
     def classes(self, num_classes):
         """Our `Classes`."""
-        labels = ()
+        classes = Classes()
         for section in (self.settings, self.pretrained):
             names = section.raw("label_names")
             if isinstance(names, list) and all(isinstance(name, str) for name in names):
-                labels = tuple(names) if len(names) == num_classes else ()
-        return Classes(labels=labels)
+                named = Classes(labels=tuple(names))
+                classes = named if named.fit(num_classes) else Classes()
+        return classes
 
     def _crop(self, size, notes):
         """`resize` and `resize_to` of `Preprocessing`."""
@@ -163,7 +164,7 @@ def pretrained_json(config, preprocessing, classes, notes, *, first_conv, classi
         first_conv, classifier: names of the first and the last layer.
         fixed_size: whether the model reads images of one size only.
     """
-    if classes.activation == "sigmoid":
+    if classes.activation == "sigmoid" and config.num_classes != 1:
         notes.append("the layout cannot state that probabilities are sigmoids")
     height, width = config.image_size
     crop, mode = 1.0, "squash"
