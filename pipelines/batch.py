@@ -138,10 +138,10 @@ def _list(values, experiment, source, hosts):
 def _check(data):
     """Returns the report about all images of both splits, and the function that formats it."""
     from pipelines.data.check import check, format_check
-    from pipelines.data.sources.open import open_source
+    from pipelines.data.sources.open import open_split
 
     splits = filter(None, [data.train_split, data.eval_split])
-    sources = [open_source(data.name, split, data.data_dir, data.label) for split in splits]
+    sources = [open_split(data, split) for split in splits]
     return check(sources), format_check
 
 

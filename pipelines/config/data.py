@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pipelines.config.augmentation import Augmentation
 from pipelines.config.fields import check, check_at_least, check_choices
-from pipelines.config.names import AUTO_SPLIT, BUILTIN, ImageDtype
+from pipelines.config.names import AUTO_SPLIT, BUILTIN, ImageDtype, SplitBy
 from pipelines.errors import UserError
 from vit_tf.images.value_range import MEAN, STD
 from vit_tf.preprocessing import Exif, Interpolation, ResizeRule
@@ -53,6 +53,10 @@ class Data(Augmentation):
             The config.json of a run holds the chosen split.
         eval_split: split for evaluation during and after training; none turns evaluation off.
             "auto": test, else a validation split, or the rest of the only split.
+        split_by: how ranges such as train[:90%] of folders and lists are taken. "class": of each
+            class, so that both sides of a border have images of every class with at least two;
+            "file": of all files together, by a hash of their paths. A run whose config.json has no
+            such field goes on with "file".
         exclude: file or URL of a list of training examples to leave out, as `pipelines.dedup`
             writes it; before `fraction` and `per_class` choose from the others. Evaluation data
             stay whole.
@@ -104,6 +108,7 @@ class Data(Augmentation):
     label: str | None = None
     train_split: str = AUTO_SPLIT
     eval_split: str | None = AUTO_SPLIT
+    split_by: SplitBy = "class"
     exclude: str | None = None
     fraction: float | None = None
     per_class: int | None = None

@@ -178,11 +178,12 @@ class Experiment:
     def from_stored(cls, values: dict[str, Any]) -> "Experiment":
         """`from_dict` for what a run or a sweep has stored, maybe before a field existed.
 
-        Without data.exif, it was begun when orientations were not applied yet.
+        Without data.exif, it was begun when orientations were not applied yet, and without
+        data.split_by when ranges were those of all files.
         """
         data = values.get("data")
         if isinstance(data, dict):
-            values = values | {"data": {"exif": "ignore"} | data}
+            values = values | {"data": {"exif": "ignore", "split_by": "file"} | data}
         return cls.from_dict(values)
 
 

@@ -4,6 +4,7 @@ import logging
 import time
 
 from pipelines.data.bad_images import BadImages, summary_at_end
+from pipelines.data.labels.class_sizes import few_images
 from pipelines.distribution.group import current_group
 from pipelines.distribution.sameness import check_same_data, check_same_weights
 from pipelines.errors import UserError
@@ -73,6 +74,8 @@ def evaluate(  # noqa: PLR0913 - the flags of the command
         names = examples.labels
     else:
         _check_same_classes(source.name, model.config.num_classes, classes.labels, examples)
+    for line in few_images(examples):
+        _log.info(line)
     left_out = BadImages() if bad_images == "skip" else None
     with summary_at_end(left_out):
         evaluation_data = EvaluationData(

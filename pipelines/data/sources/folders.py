@@ -8,7 +8,7 @@
     /data/pets/val/dog/8.webp          testing, in any letter case
 
 Without split folders, all images are in the split "train". Training then takes "train[:90%]" and
-evaluation "train[90%:]" (`splits.py`); both contain all classes (`files.py`).
+evaluation "train[90%:]" (`splits.py`), parts of each class (`stored_order.py`).
 Each folder directly in a split folder is a class, and its name is the label. Labels are numbered in
 the order of these names (by code point) over all splits. A class without images, a class in only
 one of several splits, and names that differ only in letter case are refused. Images are the files
@@ -28,6 +28,7 @@ import numpy as np
 from pipelines.data.labels.encoding import is_unicode
 from pipelines.data.skipped_files import count_by_suffix
 from pipelines.data.sources.files import (
+    USUAL,
     FileSource,
     LazyMapping,
     absolute_path,
@@ -46,13 +47,14 @@ EVAL_NAMES = ("test", "testing", "validation", "valid", "val", "dev")
 _EXPECTED = "Expected <class>/<image>, or train/<class>/<image> and others in place of train"
 
 
-def open_folder(path, split, data_dir=None):
+def open_folder(path, split, data_dir=None, rules=USUAL):
     """Opens a split of an image folder; see the head of this module.
 
     Args:
         path: the folder.
         split: the split, in TFDS notation.
         data_dir: folder that a relative path starts from.
+        rules: `FileRules`.
 
     Raises:
         DataError: if the folder or split does not exist or cannot be read, there are fewer than
@@ -70,7 +72,7 @@ def open_folder(path, split, data_dir=None):
     _check_classes(root, classes, labels)
     # Paths are relative to the folder of all splits; ids start at 0 in each split.
     splits = LazyMapping(folders, lambda key: _list_split(root, folders[key], labels))
-    return FileSource(f"folder:{root}", root, splits, split, labels)
+    return FileSource(f"folder:{root}", root, splits, split, labels, rules=rules)
 
 
 def _check_classes(root, classes, labels):

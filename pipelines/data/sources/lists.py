@@ -24,7 +24,7 @@ import re
 from typing import NamedTuple
 
 from pipelines.data.labels.encoding import RaggedLabels, is_unicode
-from pipelines.data.sources.files import FileSource, absolute_path, make_files
+from pipelines.data.sources.files import USUAL, FileSource, absolute_path, make_files
 from pipelines.errors import DataError, MissingDataError
 from vit_tf.files import storage
 
@@ -44,13 +44,14 @@ class _Row(NamedTuple):
     line: int
 
 
-def open_list(path, split, data_dir=None):
+def open_list(path, split, data_dir=None, rules=USUAL):
     """Opens a split of a list of images; see the head of this module.
 
     Args:
         path: the .csv or .jsonl file.
         split: the split, in TFDS notation.
         data_dir: folder that a relative path starts from.
+        rules: `FileRules`.
 
     Raises:
         DataError: if the list or split does not exist, or a line is wrong; the message has the
@@ -76,7 +77,7 @@ def open_list(path, split, data_dir=None):
             lists if multi_label else lists.values,
             [f" (line {row.line})" for row in rows],
         )
-    source = FileSource(f"list:{path}", root, files, split, labels, multi_label)
+    source = FileSource(f"list:{path}", root, files, split, labels, multi_label, rules)
     used = {range_["split"] for range_ in source.manifest()["parts"]}
     _check_files_exist(path, root, [row for name in used for row in splits[name]])
     return source

@@ -3,6 +3,7 @@
 No code here uses the network.
 """
 
+from pipelines.data.sources.files import USUAL, FileRules
 from pipelines.data.sources.folders import folder_splits, open_folder
 from pipelines.data.sources.lists import list_splits, open_list
 from pipelines.data.sources.records import open_records, record_splits
@@ -18,7 +19,13 @@ _KINDS = {
 }
 
 
-def open_source(name, split, data_dir=None, label=None):
+def open_split(data, split):
+    """Opens a split of the data set that `config.data.Data` describes; errors of `open_source`."""
+    rules = FileRules(data.split_by)
+    return open_source(data.name, split, data.data_dir, data.label, rules)
+
+
+def open_source(name, split, data_dir=None, label=None, rules=USUAL):
     """Opens a split of a data set.
 
     | name | |
@@ -37,6 +44,7 @@ must be prepared before |
             the other kinds start from this folder; None is the current directory.
         label: the label feature of a TFDS data set, or a rule, see `tfds_features.py`; None takes
             its usual one. The other kinds have one label only.
+        rules: `FileRules` of a folder or list.
 
     Returns:
         A `DataSource`.
@@ -45,15 +53,17 @@ must be prepared before |
         DataError: if the data set or split does not exist, its files are missing, or it has no
             labeled images or no such label.
     """
-    (open_split, _), path = _find_kind(name)
-    if open_split is open_tfds:
+    (open_kind, _), path = _find_kind(name)
+    if open_kind is open_tfds:
         return open_tfds(path, split, data_dir, label)
     if label is not None:
         raise DataError(
             f"data.label={label} chooses a label of a TFDS data set, but {name} has one label "
             "only. Leave it out."
         )
-    return open_split(path, split, data_dir)
+    if open_kind is open_records:
+        return open_records(path, split, data_dir)
+    return open_kind(path, split, data_dir, rules)
 
 
 def split_names(name, data_dir=None):

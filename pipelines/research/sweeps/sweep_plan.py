@@ -24,6 +24,7 @@ _SHARED = (
     "data.name",
     "data.data_dir",
     "data.label",
+    "data.split_by",
     "data.train_split",
     "data.eval_split",
     "data.exclude",

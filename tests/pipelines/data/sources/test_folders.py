@@ -1,6 +1,7 @@
 """Image folders: which files are images, ids, splits that mix classes, links, hostile trees."""
 
 import hashlib
+import itertools
 import json
 import os
 import shutil
@@ -8,8 +9,10 @@ import shutil
 import numpy as np
 import pytest
 
+from pipelines.data.labels.class_sizes import size_warnings
 from pipelines.data.skipped_files import skipped_files
 from pipelines.data.sources import files, folders
+from pipelines.data.sources.files import FileRules
 from pipelines.data.sources.open import open_source
 from pipelines.errors import DataError
 
@@ -110,6 +113,82 @@ def test_sub_splits_hold_all_classes(big):
         counts = np.bincount(labels, minlength=3)
         # Expected are 50, 37.5 and 12.5; three standard deviations are at most 15.
         assert (abs(counts - [50, 37.5, 12.5]) < 16).all()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "trained", "evaluated"),
+    [
+        # Every class is on both sides; the only image of a class trains.
+        ([10] * 10, [9] * 10, [1] * 10),
+        ([5, 1], [4, 1], [1, 0]),
+        ([2] * 7, [1] * 7, [1] * 7),
+        ([4, 3, 7], [3, 2, 6], [1, 1, 1]),
+        ([100, 2], [91, 1], [9, 1]),
+        ([1] * 30 + [2], [1] * 31, [0] * 30 + [1]),
+        ([200, 50, 20], [180, 45, 18], [20, 5, 2]),
+    ],
+)
+def test_the_default_ranges_divide_each_class(tmp_path, sizes, trained, evaluated):
+    _write(tmp_path, *(f"{i:02}/{k}.jpg" for i, size in enumerate(sizes) for k in range(size)))
+    parts = [open_source(f"folder:{tmp_path}", split) for split in ("train[:90%]", "train[90%:]")]
+    counts = [
+        np.bincount(part.read_labels(range(part.num_examples)), minlength=len(sizes))
+        for part in parts
+    ]
+    assert [each.tolist() for each in counts] == [trained, evaluated]
+    first, second = map(_everything, parts)
+    assert not first.keys() & second.keys()
+    assert all(part.manifest()["split_by"] == "class" for part in parts)
+
+
+def test_one_sided_classes_and_few_images_are_named(tmp_path):
+    _write(tmp_path, *(f"{name}/{k}.jpg" for name in "ab" for k in range(100)), "only one/1.jpg")
+    train, evaluation, first = (
+        open_source(f"folder:{tmp_path}", split)
+        for split in ("train[:90%]", "train[90%:]", "train[:9]")
+    )
+    images, classes = size_warnings(train, evaluation)
+    assert "1 of 3 classes trained and never evaluated, with their images: only one (1)." in classes
+    assert "20 images to evaluate: each is 5.0% of the accuracy" in images
+    assert (
+        "evaluated and never trained, with their images: only one (1)"
+        in size_warnings(first, train)[-1]
+    )
+    assert all(line.startswith("warning: ") and "\n" not in line for line in (classes, images))
+    # Nothing to say.
+    assert not [x for x in size_warnings(train, train) if "classes" in x or "images to" in x]
+
+
+def test_other_ranges_divide_each_class(tmp_path):
+    """Any ranges together are the split; each has its part of each class, up to one image."""
+    sizes = {"a": 37, "b": 60, "c": 11}
+    _write(tmp_path, *(f"{name}/{i}.jpg" for name, size in sizes.items() for i in range(size)))
+    percents, images = ["0", "15%", "50%", "80%", "-10%", ""], ["0", "20", "54", "100", ""]
+    for borders in (percents, images):
+        found = []
+        for begin, end in itertools.pairwise(borders):
+            part = open_source(f"folder:{tmp_path}", f"train[{begin}:{end}]".replace("[0:", "[:"))
+            found += _everything(part)
+            counts = np.bincount(part.read_labels(range(part.num_examples)), minlength=3)
+            expected = np.array([*sizes.values()]) * part.num_examples / 108
+            assert (abs(counts - expected) < 2).all(), (begin, end)
+        assert len(found) == len({*found}) == 108
+    assert open_source(f"folder:{tmp_path}", "train[:54]").num_examples == 54
+    assert open_source(f"folder:{tmp_path}", "train[50%:][:5]").num_examples == 5
+
+
+def test_ranges_of_earlier_runs_are_those_of_the_hash(tmp_path):
+    paths = [f"{name}/{i}.jpg" for name in "ab" for i in range(10)]
+    _write(tmp_path, *paths)
+    whole = open_source(f"folder:{tmp_path}", "train")
+    old = FileRules(split_by="file")
+    parts = [
+        open_source(f"folder:{tmp_path}", split, rules=old)
+        for split in ("train[:90%]", "train[90%:]")
+    ]
+    images = [[*part.read(range(part.num_examples)).images] for part in parts]
+    assert images[0] + images[1] == [*whole.read(range(20)).images]
+    assert not any("split_by" in part.manifest() for part in [whole, *parts])
 
 
 def test_splits_change_little_when_images_are_added(tmp_path):
