@@ -10,6 +10,7 @@ import errno
 import hashlib
 import os
 import stat
+from collections.abc import Callable
 from concurrent import futures
 from typing import NamedTuple
 
@@ -45,14 +46,21 @@ _ERRORS_OF_ONE_FILE = {
 }
 
 
+def _refuse(problem):
+    raise DataError(problem)
+
+
 class FileRules(NamedTuple):
     """How a folder or list is read.
 
     Attributes:
         split_by: whether a range is one of each "class", or one of all files by their hash: "file".
+        fault: called with a sentence about each fault of the data that does not prevent reading the
+            rest, such as a class without images; by default the first one ends it: `DataError`.
     """
 
     split_by: SplitBy = "class"
+    fault: Callable[[str], None] = _refuse
 
 
 USUAL = FileRules()

@@ -4,16 +4,19 @@ import hashlib
 import itertools
 import json
 import os
+import re
 import shutil
 
 import numpy as np
 import pytest
 
+from pipelines.config import Data
 from pipelines.data.labels.class_sizes import size_warnings
 from pipelines.data.skipped_files import skipped_files
 from pipelines.data.sources import files, folders
 from pipelines.data.sources.files import FileRules
-from pipelines.data.sources.open import open_source
+from pipelines.data.sources.open import open_source, split_names
+from pipelines.data.sources.splits import with_splits
 from pipelines.errors import DataError
 
 
@@ -226,6 +229,90 @@ def test_a_folder_per_split(tmp_path):
 def test_a_class_may_be_called_like_a_split(tmp_path):
     _write(tmp_path, "bicycle/1.jpg", "car/1.jpg", "train/1.jpg")
     assert open_source(f"folder:{tmp_path}", "train").labels == ("bicycle", "car", "train")
+
+
+def _tree(*levels, count=3):
+    """The paths of some images in all combinations of folders: `_tree("ab", ["x"])`: a/x/0.jpg."""
+    return [
+        "/".join(names) + f"/{i}.jpg" for names in itertools.product(*levels) for i in range(count)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("paths", "splits", "chosen", "labels"),
+    [
+        # Archives that are unpacked into folders of their own name.
+        (
+            [f"seg_{x}/seg_{x}/{y}" for x in ("train", "test") for y in _tree(["sea", "ice"])],
+            {"seg_test", "seg_train"},
+            ("seg_train", "seg_test"),
+            ("ice", "sea"),
+        ),
+        (_tree(["training_set", "test_set"], "ab"), None, ("training_set", "test_set"), ("a", "b")),
+        (_tree(["train2017", "val2017"], "ab"), None, ("train2017", "val2017"), ("a", "b")),
+        (_tree(["Train-images", "ValSet"], "ab"), None, ("Train_images", "ValSet"), ("a", "b")),
+        (_tree(["train", "eval"], "ab"), None, ("train", "eval"), ("a", "b")),
+        (_tree(["set"], ["set"], "ab"), {"train"}, ("train[:90%]", "train[90%:]"), ("a", "b")),
+        # Names with such words, and deeper folders, are classes where images say so.
+        (
+            _tree(["steam_train", "test tube", "car"]),
+            {"train"},
+            None,
+            ("car", "steam_train", "test tube"),
+        ),
+        (_tree(["train", "val"], ["n1", "n2"], ["images"]), {"train", "val"}, None, ("n1", "n2")),
+        (
+            ["cat/wild/1.jpg", "cat/2.jpg", "dog/wild/1.jpg", "dog/old/1.jpg"],
+            {"train"},
+            None,
+            ("cat", "dog"),
+        ),
+    ],
+)
+def test_layouts_of_splits(tmp_path, paths, splits, chosen, labels):
+    root = tmp_path / "set"
+    root.mkdir()
+    _write(root, *paths)
+    name = f"folder:{root}"
+    assert splits is None or {*split_names(name)} == splits
+    data, _ = with_splits(Data(name=name))
+    assert chosen is None or (data.train_split, data.eval_split) == chosen
+    source = open_source(name, "+".join(split_names(name)))
+    assert (source.labels, source.num_examples) == (labels, len(paths))
+
+
+@pytest.mark.parametrize(
+    ("paths", "fix", "labels"),
+    [
+        ([*_tree(["train"], "ab"), "test_images/1.png", "test_images/2.png"], "train", "ab"),
+        ([*_tree(["train"], "ab"), "test/1.png"], "train", "ab"),
+        ([*_tree(["train"], "ab"), "test/test/1.png"], "train", "ab"),
+        ([*_tree(["train"], "ab"), "test/unknown/1.png"], "train", "ab"),
+        ([*_tree(["train"], "ab"), "test/read.me"], "train", "ab"),
+        ([*_tree(["train"], "ab"), "samples/1.png"], "train", "ab"),
+        (
+            [*_tree(["seg_test", "seg_train"], "ab"), "seg_pred/seg_pred/1.jpg"],
+            "seg_train",
+            "ab",
+        ),
+        (_tree(["fold1", "fold2"], "abc"), "fold1", "abc"),
+        ([f"{x}/{x}/{y}" for x in ("fold1", "fold2") for y in _tree("ab")], "fold1", "ab"),
+        (_tree(["data"], "ab"), "data", "ab"),
+        ([*_tree(["site_a", "site_b"], "ab"), "c/1.jpg"], "site_a", "ab"),
+        (_tree("ab", ["train", "test"]), None, "ab"),
+    ],
+)
+def test_folders_that_are_no_classes_are_refused_with_the_path_that_works(
+    tmp_path, paths, fix, labels
+):
+    _write(tmp_path, *paths)
+    message = _message(tmp_path, "train")
+    if fix is None:
+        assert "splits inside of classes" in message and "list:<path>" in message
+        return
+    path = re.search("data.name=folder:([^ ;]*?)[.;]? ", message + " ")[1]
+    assert path.startswith(f"{tmp_path}/{fix}")
+    assert open_source(f"folder:{path}", "train").labels == tuple(labels)
 
 
 def test_links(tmp_path):
