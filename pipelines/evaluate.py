@@ -34,6 +34,7 @@ _DATA_FIELDS = (
     "data.data_dir",
     "data.label",
     "data.split_by",
+    "data.class_order",
     "data.eval_split",
     "data.bad_images",
     "train.batch_size",

@@ -31,7 +31,14 @@ SHARED_FLAGS = ("experiment", "workdir", "set")
 LOGS_TO = "stdout"
 
 # The fields of an experiment that name the data.
-FIELDS = ("data.name", "data.data_dir", "data.label", "data.split_by", "data.eval_split")
+FIELDS = (
+    "data.name",
+    "data.data_dir",
+    "data.label",
+    "data.split_by",
+    "data.class_order",
+    "data.eval_split",
+)
 
 
 def define(values):

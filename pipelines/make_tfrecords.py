@@ -27,6 +27,7 @@ FIELDS = (
     "data.data_dir",
     "data.label",
     "data.split_by",
+    "data.class_order",
     "data.train_split",
     "data.eval_split",
     "data.bad_images",

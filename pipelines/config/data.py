@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pipelines.config.augmentation import Augmentation
 from pipelines.config.fields import check, check_at_least, check_choices
-from pipelines.config.names import AUTO_SPLIT, BUILTIN, ImageDtype, SplitBy
+from pipelines.config.names import AUTO_SPLIT, BUILTIN, ClassOrder, ImageDtype, SplitBy
 from pipelines.errors import UserError
 from vit_tf.images.value_range import MEAN, STD
 from vit_tf.preprocessing import Exif, Interpolation, ResizeRule
@@ -57,6 +57,10 @@ class Data(Augmentation):
             class, so that both sides of a border have images of every class with at least two;
             "file": of all files together, by a hash of their paths. A run whose config.json has no
             such field goes on with "file".
+        class_order: how the classes of folders and lists are numbered. "text": by the code points
+            of their names, so 180 is before 90; "natural": numbers in the names count as numbers
+            and letter case does not, as in timm; "auto": as text, but a list of whole numbers by
+            number.
         exclude: file or URL of a list of training examples to leave out, as `pipelines.dedup`
             writes it; before `fraction` and `per_class` choose from the others. Evaluation data
             stay whole.
@@ -109,6 +113,7 @@ class Data(Augmentation):
     train_split: str = AUTO_SPLIT
     eval_split: str | None = AUTO_SPLIT
     split_by: SplitBy = "class"
+    class_order: ClassOrder = "auto"
     exclude: str | None = None
     fraction: float | None = None
     per_class: int | None = None
@@ -147,12 +152,13 @@ class Data(Augmentation):
             )
 
     def for_name(self, name: str) -> dict[str, Any]:
-        """Fields that follow another `name`: its splits and its label are chosen again."""
+        """Fields that follow another `name`: its splits, label and order are chosen again."""
         if name == self.name:
             return {}
         splits = ("train_split", "eval_split")
         chosen = {x: AUTO_SPLIT for x in splits if getattr(self, x) is not None}
-        return {**chosen, "label": None}
+        same = "auto" if name.split(":")[0] not in ("folder", "list") else self.class_order
+        return {**chosen, "label": None, "class_order": same}
 
     @property
     def is_builtin(self) -> bool:

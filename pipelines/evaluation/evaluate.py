@@ -4,6 +4,7 @@ import logging
 import time
 
 from pipelines.data.bad_images import BadImages, summary_at_end
+from pipelines.data.labels.class_order import other_order
 from pipelines.data.labels.class_sizes import few_images
 from pipelines.distribution.group import current_group
 from pipelines.distribution.sameness import check_same_data, check_same_weights
@@ -68,14 +69,15 @@ def evaluate(  # noqa: PLR0913 - the flags of the command
     check_head(source.name, model.config)
     check_same_data("data", {"evaluation": examples})
     check_same_weights(f"weights of {source.name}", model.weights)
-    columns, names = None, classes.labels or examples.labels
+    columns, names, notes = None, classes.labels or examples.labels, few_images(examples)
     if label_map is not None:
         columns = _read_columns(label_map, examples, classes.names(model.config.num_classes))
         names = examples.labels
     else:
         _check_same_classes(source.name, model.config.num_classes, classes.labels, examples)
-    for line in few_images(examples):
-        _log.info(line)
+        notes += _by_position(source.name, classes.labels, examples)
+    for note in notes:
+        _log.info(f"warning: {note}")
     left_out = BadImages() if bad_images == "skip" else None
     with summary_at_end(left_out):
         evaluation_data = EvaluationData(
@@ -98,6 +100,7 @@ def evaluate(  # noqa: PLR0913 - the flags of the command
             predictions.collected(),
             means,
             evaluator.average_precisions,
+            notes,
         )
         _log.info(f"wrote {page}")
     return means
@@ -145,6 +148,13 @@ def _read_columns(label_map, examples, model_names):
 def _check_same_classes(name, classes, labels, examples):
     same = ((), examples.labels, words_of(examples.labels))  # ImageNet's folders are WordNet ids.
     if classes != examples.num_classes or labels not in same:
+        order, numbered = other_order(examples.labels) or ("", ())
+        if labels and labels == tuple(numbered) and examples.one_file_each:
+            raise UserError(
+                f"{name} has the classes of {examples.name} in another order: "
+                f"{first_labels(labels)}, not {first_labels(examples.labels)}. Add --set "
+                f"data.class_order={order}."
+            )
         raise UserError(
             f"{name} was trained for {classes} classes ({first_labels(labels)}), {examples.name} "
             f"has {examples.num_classes} ({first_labels(examples.labels)}). Choose the data set "
@@ -152,6 +162,26 @@ def _check_same_classes(name, classes, labels, examples):
             "(--label_map wordnet for ImageNet and a published head), or fine-tune the model on "
             "this one."
         )
+
+
+def _by_position(name, labels, examples):
+    """A sentence if only the position says which class of the data an output is, or nothing."""
+    if labels:
+        return []
+    note = (
+        f"{name} stores no class names: its outputs count as the classes of {examples.name} in "
+        f"this order: {first_labels(examples.labels)}. "
+    )
+    found = other_order(examples.labels) if examples.one_file_each else None
+    if found is None:
+        return [f"{note}--labels FILE names its classes."]
+    order, other = found
+    place = next(i for i, label in enumerate(examples.labels) if label != other[i])
+    return [
+        f"{note}In {order} order, class {place} is {other[place]}, not {examples.labels[place]}: "
+        f"if the model was trained so, add --set data.class_order={order}, or name its classes "
+        "with --labels FILE."
+    ]
 
 
 def first_labels(labels):

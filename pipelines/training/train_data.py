@@ -208,7 +208,12 @@ def _few_shot_section(experiment):
         return dataclasses.replace(own, label=asked.label or own.label, **given)
     directory = asked.data_dir or own.data_dir
     other = dataclasses.replace(
-        own, name=asked.name, data_dir=directory, label=asked.label, **splits
+        own,
+        name=asked.name,
+        data_dir=directory,
+        label=asked.label,
+        class_order="auto",
+        **splits,
     )
     return choose_splits(other)
 

@@ -23,7 +23,7 @@ def size_warnings(train, evaluation) -> list[str]:
     Args:
         train, evaluation: `DataSource`s; their classes count if the labels are in memory.
     """
-    lines = few_images(evaluation)
+    lines = [f"warning: {line}" for line in few_images(evaluation)]
     if not (train.labels_in_memory and evaluation.labels_in_memory):
         return lines
     trained, evaluated = _count(train), _count(evaluation)
@@ -44,12 +44,12 @@ def size_warnings(train, evaluation) -> list[str]:
 
 
 def few_images(evaluation) -> list[str]:
-    """A warning if an evaluation has so few images that its accuracy is coarse, or nothing."""
+    """A sentence if an evaluation has so few images that its accuracy is coarse, or nothing."""
     count = evaluation.num_examples
     if count >= _FEW:
         return []
     return [
-        f"warning: only {counted(count, 'image')} to evaluate: each is {1 / count:.1%} of the "
+        f"only {counted(count, 'image')} to evaluate: each is {1 / count:.1%} of the "
         "accuracy. Add images, or take more of them for data.eval_split."
     ]
 

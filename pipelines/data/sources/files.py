@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from pipelines.config.names import SplitBy
+from pipelines.config.names import ClassOrder, SplitBy
 from pipelines.data.labels.encoding import RaggedLabels, no_labels, padded
 from pipelines.data.sources import stored_order
 from pipelines.data.sources.source import (
@@ -55,11 +55,13 @@ class FileRules(NamedTuple):
 
     Attributes:
         split_by: whether a range is one of each "class", or one of all files by their hash: "file".
+        class_order: how classes are numbered, see `labels/class_order.py`.
         fault: called with a sentence about each fault of the data that does not prevent reading the
             rest, such as a class without images; by default the first one ends it: `DataError`.
     """
 
     split_by: SplitBy = "class"
+    class_order: ClassOrder = "auto"
     fault: Callable[[str], None] = _refuse
 
 

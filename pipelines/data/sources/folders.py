@@ -10,9 +10,9 @@
 Without split folders, all images are in the split "train". Training then takes "train[:90%]" and
 evaluation "train[90%:]" (`splits.py`), parts of each class (`stored_order.py`).
 Each folder directly in a split folder is a class, and its name is the label. Labels are numbered in
-the order of these names (by code point) over all splits. A class without images, a class in only
-one of several splits, names that differ only in letter case, and a class whose images are all in
-folders that other classes have too are refused. Images are the files
+the order of these names (by code point, or as data.class_order says) over all splits. A class
+without images, a class in only one of several splits, names that differ only in letter case, and a
+class whose images are all in folders that other classes have too are refused. Images are the files
 with one of the `SUFFIXES` of `vit_tf/images/decoding.py`, in any letter case and at any depth below
 the class. Ids follow the sorted relative paths of a split.
 Symbolic links are followed, except links to a folder that contains them: its images would get a
@@ -26,6 +26,7 @@ import os
 
 import numpy as np
 
+from pipelines.data.labels.class_order import in_order
 from pipelines.data.labels.encoding import is_unicode
 from pipelines.data.skipped_files import count_by_suffix
 from pipelines.data.sources.directories import directory_error, find_images, list_directory
@@ -61,7 +62,7 @@ def open_folder(path, split, data_dir=None, rules=USUAL):
     """
     root, folders = _find_splits(path, data_dir)
     classes = {split: list_directory(folder)[0] for split, folder in folders.items()}
-    labels = sorted(set().union(*classes.values()))
+    labels = in_order(set().union(*classes.values()), rules.class_order)
     if len(labels) < 2:
         found = f"one class, {labels[0]!r}" if labels else "no folder of a class"
         deeper = f", or name data.name=folder:{storage.join(root, labels[0])}" if labels else ""

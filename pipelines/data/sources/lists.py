@@ -14,7 +14,8 @@ The field is `labels` in every row, also where an image has one label:
 Files are UTF-8; a .csv begins with a header line. Other columns are ignored. Paths are relative to
 the folder of the list, or absolute. If no row has a split, all rows are in the split "train".
 Labels are names, numbered in the order of code points; if all labels are whole numbers, in the
-order of the numbers. Ids follow the rows of a split, so an image that is listed twice has two ids.
+order of the numbers (`data.class_order` changes it). Ids follow the rows of a split, so an image
+that is listed twice has two ids.
 """
 
 import csv
@@ -23,6 +24,7 @@ import os
 import re
 from typing import NamedTuple
 
+from pipelines.data.labels.class_order import in_order
 from pipelines.data.labels.encoding import RaggedLabels, is_unicode
 from pipelines.data.sources.files import USUAL, FileSource, absolute_path, make_files
 from pipelines.errors import DataError, MissingDataError
@@ -58,7 +60,8 @@ def open_list(path, split, data_dir=None, rules=USUAL):
             number of the line.
     """
     path, rows, multi_label = _read_rows(path, data_dir)
-    labels = _in_label_order({label for row in rows for label in row.labels})
+    names = {label for row in rows for label in row.labels}
+    labels = in_order(names, rules.class_order, numbers=True)
     if not labels:
         raise DataError(f"{path} has no labels in any of its rows.")
     if len(labels) < 2 and not multi_label:
@@ -225,13 +228,6 @@ def _lines(path):
                 problem = f"is not UTF-8: byte {data[error.start]:#04x} at {error.start + 1}"
                 raise _line_error(path, line, problem, "Save the list as UTF-8") from None
             yield line, text
-
-
-def _in_label_order(labels):
-    """Returns class names in label order: by number if all are whole numbers, else by name."""
-    if all(re.fullmatch("-?[0-9]{1,18}", label) for label in labels):
-        return sorted(labels, key=lambda label: (int(label), label))
-    return sorted(labels)
 
 
 def _check_files_exist(path, root, rows):

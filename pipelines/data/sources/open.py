@@ -21,7 +21,7 @@ _KINDS = {
 
 def open_split(data, split):
     """Opens a split of the data set that `config.data.Data` describes; errors of `open_source`."""
-    rules = FileRules(data.split_by)
+    rules = FileRules(data.split_by, data.class_order)
     return open_source(data.name, split, data.data_dir, data.label, rules)
 
 
@@ -54,6 +54,11 @@ must be prepared before |
             labeled images or no such label.
     """
     (open_kind, _), path = _find_kind(name)
+    if open_kind not in (open_folder, open_list) and rules.class_order != "auto":
+        raise DataError(
+            f"data.class_order={rules.class_order} numbers the classes of folders and lists, but "
+            f"{name} has numbers of its own. Leave it out."
+        )
     if open_kind is open_tfds:
         return open_tfds(path, split, data_dir, label)
     if label is not None:

@@ -173,6 +173,11 @@ def _check_model(benchmark, name, config, labels):
             f"--benchmark {benchmark} needs the {IMAGENET_1K:,} classes of ImageNet, in the order "
             "of published heads. Name such a model with --model."
         )
+    if not labels:
+        _log.info(
+            f"warning: {name} stores no class names: its outputs count as the classes of ImageNet "
+            f"in the order of published heads: {first_labels(class_names(IMAGENET_1K))}"
+        )
 
 
 def _note_size(source):

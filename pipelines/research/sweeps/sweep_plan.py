@@ -25,6 +25,7 @@ _SHARED = (
     "data.data_dir",
     "data.label",
     "data.split_by",
+    "data.class_order",
     "data.train_split",
     "data.eval_split",
     "data.exclude",

@@ -62,6 +62,7 @@ VALUES = {
     "data.train_split": ("train[:90%]", "train[:90%]"),
     "data.eval_split": ("none", None),
     "data.split_by": ("file", "file"),
+    "data.class_order": ("natural", "natural"),
     "data.exclude": ("list.json", "list.json"),
     "data.fraction": ("0.1", 0.1),
     "data.per_class": ("10", 10),
