@@ -19,9 +19,15 @@ _KINDS = {
 }
 
 
-def open_split(data, split):
-    """Opens a split of the data set that `config.data.Data` describes; errors of `open_source`."""
-    rules = FileRules(data.split_by, data.class_order)
+def open_split(data, split, fault=USUAL.fault):
+    """Opens a split of the data set that `config.data.Data` describes; errors of `open_source`.
+
+    Args:
+        data: the section.
+        split: see `open_source`.
+        fault: see `FileRules`.
+    """
+    rules = FileRules(data.split_by, data.class_order, fault)
     return open_source(data.name, split, data.data_dir, data.label, rules)
 
 
@@ -71,7 +77,7 @@ must be prepared before |
     return open_kind(path, split, data_dir, rules)
 
 
-def split_names(name, data_dir=None):
+def split_names(name, data_dir=None, rules=USUAL):
     """Returns the names of all whole splits of a data set, a tuple of strings.
 
     The tuple is empty for a TFDS data set that is not prepared.
@@ -79,6 +85,8 @@ def split_names(name, data_dir=None):
     Args and errors are as for `open_source`.
     """
     (_, list_names), path = _find_kind(name)
+    if list_names is list_splits:
+        return list_splits(path, data_dir, rules)
     return list_names(path, data_dir)
 
 

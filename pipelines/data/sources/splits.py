@@ -21,15 +21,15 @@ from pipelines.errors import DataError, UserError
 _log = logging.getLogger(__name__)
 
 
-def choose_splits(data, training=True, evaluation=True):
+def choose_splits(data, training=True, evaluation=True, names=()):
     """The same as `with_splits`, but logs the notes."""
-    chosen, notes = with_splits(data, training, evaluation)
+    chosen, notes = with_splits(data, training, evaluation, names)
     for note in notes:
         _log.info(note)
     return chosen
 
 
-def with_splits(data, training=True, evaluation=True):
+def with_splits(data, training=True, evaluation=True, names=()):
     """Replaces `auto` in the data section of an experiment with splits of the data set.
 
     Args:
@@ -37,6 +37,7 @@ def with_splits(data, training=True, evaluation=True):
         training: False leaves `train_split` unchanged, for a data set that is only evaluated.
         evaluation: False takes none where there is no split for evaluation, for a command that
             reads training data only.
+        names: result of `split_names`, if it is known.
 
     Returns:
         `config.data.Data`, and a list with a sentence about the chosen splits, which is empty if
@@ -50,7 +51,7 @@ def with_splits(data, training=True, evaluation=True):
     if not fields:
         return data, []
     # If the data set does not exist, the error comes when it is opened.
-    names = split_names(data.name, data.data_dir) or ("train", "test")
+    names = names or split_names(data.name, data.data_dir) or ("train", "test")
     words = {name: name.lower() for name in names}
     if data.name.startswith("folder:"):
         words = {name: split_word(name) or word for name, word in words.items()}
