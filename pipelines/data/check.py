@@ -2,6 +2,7 @@
 
 import collections
 import hashlib
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -71,7 +72,7 @@ def check(sources, faults=()) -> dict:
     Raises:
         DataError: if the files cannot be read.
     """
-    report = {"faults": [*faults], "splits": [], "unreadable": [], "sideways": []}
+    report: dict[str, Any] = {"faults": [*faults], "splits": [], "unreadable": [], "sideways": []}
     twins = collections.defaultdict(list)
     for source in sources:
         counts, sides = collections.Counter(), []

@@ -69,15 +69,13 @@ def evaluate(  # noqa: PLR0913 - the flags of the command
     check_head(source.name, model.config)
     check_same_data("data", {"evaluation": examples})
     check_same_weights(f"weights of {source.name}", model.weights)
-    columns, names, notes = None, classes.labels or examples.labels, few_images(examples)
+    columns, names = None, classes.labels or examples.labels
     if label_map is not None:
         columns = _read_columns(label_map, examples, classes.names(model.config.num_classes))
         names = examples.labels
     else:
         _check_same_classes(source.name, model.config.num_classes, classes.labels, examples)
-        notes += _by_position(source.name, classes.labels, examples)
-    for note in notes:
-        _log.info(f"warning: {note}")
+    notes = _warn(source.name, label_map or classes.labels, examples)
     left_out = BadImages() if bad_images == "skip" else None
     with summary_at_end(left_out):
         evaluation_data = EvaluationData(
@@ -164,24 +162,30 @@ def _check_same_classes(name, classes, labels, examples):
         )
 
 
-def _by_position(name, labels, examples):
-    """A sentence if only the position says which class of the data an output is, or nothing."""
-    if labels:
-        return []
+def _warn(name, has_names, examples):
+    """Logs and returns sentences about few images, and about a model without class names."""
+    notes = few_images(examples) + ([] if has_names else [_by_position(name, examples)])
+    for note in notes:
+        _log.info(f"warning: {note}")
+    return notes
+
+
+def _by_position(name, examples):
+    """A sentence about outputs of which only the position says which class of the data they are."""
     note = (
         f"{name} stores no class names: its outputs count as the classes of {examples.name} in "
         f"this order: {first_labels(examples.labels)}. "
     )
     found = other_order(examples.labels) if examples.one_file_each else None
     if found is None:
-        return [f"{note}--labels FILE names its classes."]
+        return f"{note}--labels FILE names its classes."
     order, other = found
     place = next(i for i, label in enumerate(examples.labels) if label != other[i])
-    return [
+    return (
         f"{note}In {order} order, class {place} is {other[place]}, not {examples.labels[place]}: "
         f"if the model was trained so, add --set data.class_order={order}, or name its classes "
         "with --labels FILE."
-    ]
+    )
 
 
 def first_labels(labels):

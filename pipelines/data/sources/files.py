@@ -12,14 +12,15 @@ import os
 import stat
 from collections.abc import Callable
 from concurrent import futures
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from pipelines.config.names import ClassOrder, SplitBy
 from pipelines.data.labels.encoding import RaggedLabels, no_labels, padded
-from pipelines.data.sources import stored_order
+from pipelines.data.sources.listing import stored_order
+from pipelines.data.sources.listing.stored_order import path_hashes
 from pipelines.data.sources.source import (
     READERS,
     DataSource,
@@ -27,7 +28,6 @@ from pipelines.data.sources.source import (
     resolve_split,
     split_info,
 )
-from pipelines.data.sources.stored_order import path_hashes
 from pipelines.errors import DataError, first_line
 from vit_tf.files import storage
 
@@ -139,7 +139,7 @@ class FileSource(DataSource):
             return stored_order.by_class(files.hashes, files.labels)
         return stored_order.by_hash(files.hashes)
 
-    def manifest(self):
+    def manifest(self) -> dict[str, Any]:
         """See `DataSource.manifest`; says if the ranges are ranges of each class."""
         return super().manifest() | ({"split_by": "class"} if self._by_class else {})
 

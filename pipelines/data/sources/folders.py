@@ -29,7 +29,6 @@ import numpy as np
 from pipelines.data.labels.class_order import in_order
 from pipelines.data.labels.encoding import is_unicode
 from pipelines.data.skipped_files import count_by_suffix
-from pipelines.data.sources.directories import directory_error, find_images, list_directory
 from pipelines.data.sources.files import (
     USUAL,
     FileSource,
@@ -37,7 +36,8 @@ from pipelines.data.sources.files import (
     absolute_path,
     make_files,
 )
-from pipelines.data.sources.layouts import find_splits, levels_problem
+from pipelines.data.sources.listing.directories import directory_error, find_images, list_directory
+from pipelines.data.sources.listing.layouts import find_splits, levels_problem
 from pipelines.errors import DataError, MissingDataError, counted
 from vit_tf.files import storage
 from vit_tf.images.decoding import SUFFIXES

@@ -314,7 +314,8 @@ def _absolute(splits, text):
 def _parts(text):
     """Where a range in percent begins and ends, from 0 to 1; None for an end that is not given."""
     read = tfds.core.ReadInstruction.from_spec(text)
-    if getattr(read, "unit", None) != "%":  # Not of one split, or in examples.
+    # Others are of several splits, or in examples.
+    if not isinstance(read, tfds.core.ReadInstruction) or read.unit != "%":
         return None, None
     return [x if x is None else (x + 100 * (x < 0)) / 100 for x in (read.from_, read.to)]
 

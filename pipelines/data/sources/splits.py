@@ -14,7 +14,7 @@ import dataclasses
 import logging
 
 from pipelines.config.names import AUTO_SPLIT
-from pipelines.data.sources.layouts import EVAL_NAMES, TRAIN_NAMES, split_word
+from pipelines.data.sources.listing.layouts import EVAL_NAMES, TRAIN_NAMES, split_word
 from pipelines.data.sources.open import split_names
 from pipelines.errors import DataError, UserError
 

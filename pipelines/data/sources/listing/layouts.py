@@ -14,7 +14,7 @@ import os
 import re
 from typing import NamedTuple
 
-from pipelines.data.sources.directories import is_image, list_directory
+from pipelines.data.sources.listing.directories import is_image, list_directory
 from pipelines.errors import DataError
 from vit_tf.files import storage
 
