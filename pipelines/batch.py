@@ -13,9 +13,9 @@ The list depends only on the experiment, not on devices, restarts or time; with 
 also on the number of hosts. --workdir uses the experiment of that run and cannot be combined with
 --set and --config.
 
---check decodes every image of training and evaluation. It prints the size of each class, images
-that cannot be decoded, photos with an EXIF orientation, equal files and files that are not read.
-Exit code 1 if an image cannot be decoded.
+--check decodes every image of training and evaluation. It prints the size of each class, all faults
+of the folders or the list, images that cannot be decoded, photos with an EXIF orientation, equal
+files and files that are not read. Exit code 1 if there is a fault or an image cannot be decoded.
 
 --throughput measures the input alone; with --teraflops it prints how many images a second the model
 of the experiment needs.
@@ -67,7 +67,7 @@ def main(values, arguments):
     del arguments
     from pipelines.data.sources.splits import choose_splits
     from pipelines.data.sources.subset import open_train_source
-    from pipelines.errors import RunError, UserError, counted
+    from pipelines.errors import UserError
     from pipelines.runs import manifest
     from pipelines.runs.workdir import Workdir
 
@@ -83,22 +83,20 @@ def main(values, arguments):
         experiment, hosts = request.experiment(values), None
     if values.hosts is not None or experiment.data.sharding == "global":
         hosts = values.hosts
-    data = choose_splits(experiment.data, evaluation=False)
     if values.check:
-        result, format_result = _check(data)
-    elif values.throughput is not None:
-        result, format_result = _measure(values, experiment, open_train_source(data))
+        result, format_result = _check(experiment.data)
     else:
-        result, format_result = _list(values, experiment, open_train_source(data), hosts)
+        source = open_train_source(choose_splits(experiment.data, evaluation=False))
+        if values.throughput is not None:
+            result, format_result = _measure(values, experiment, source)
+        else:
+            result, format_result = _list(values, experiment, source, hosts)
     if values.json:
         print_json(result)
     else:
         print(format_result(result))
-    if values.check and (count := len(result["unreadable"])):
-        raise RunError(
-            f"{counted(count, 'image')} cannot be decoded. Remove or replace them, or train with "
-            "--set data.bad_images=skip."
-        )
+    if values.check:
+        _raise_for(result)
 
 
 def _check_throughput(values):
@@ -137,12 +135,28 @@ def _list(values, experiment, source, hosts):
 
 def _check(data):
     """Returns the report about all images of both splits, and the function that formats it."""
-    from pipelines.data.check import check, format_check
-    from pipelines.data.sources.open import open_source
+    from pipelines.data.check import check, format_check, open_sources
 
-    splits = filter(None, [data.train_split, data.eval_split])
-    sources = [open_source(data.name, split, data.data_dir, data.label) for split in splits]
-    return check(sources), format_check
+    return check(*open_sources(data)), format_check
+
+
+def _raise_for(report):
+    """Raises `RunError` if a report of `_check` has faults or images that cannot be decoded."""
+    from pipelines.errors import RunError, counted
+
+    sentences = []
+    if count := len(report["faults"]):
+        sentences.append(
+            f"{counted(count, 'fault')} of the folders or the list, which training refuses. "
+            "Correct what is named above."
+        )
+    if count := len(report["unreadable"]):
+        sentences.append(
+            f"{counted(count, 'image')} cannot be decoded. Remove or replace them, or train with "
+            "--set data.bad_images=skip."
+        )
+    if sentences:
+        raise RunError(" ".join(sentences))
 
 
 def _measure(values, experiment, source):

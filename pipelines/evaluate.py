@@ -33,6 +33,8 @@ _DATA_FIELDS = (
     "data.name",
     "data.data_dir",
     "data.label",
+    "data.split_by",
+    "data.class_order",
     "data.eval_split",
     "data.bad_images",
     "train.batch_size",
@@ -132,7 +134,7 @@ def main(values, arguments):
 
 def _evaluate(values, source, experiment, strategy, opening):
     """Evaluates on the data of the experiment."""
-    from pipelines.data.sources.open import open_source
+    from pipelines.data.sources.open import open_split
     from pipelines.data.sources.splits import choose_splits
     from pipelines.evaluation.evaluate import evaluate
 
@@ -141,7 +143,7 @@ def _evaluate(values, source, experiment, strategy, opening):
         raise UserError("data.eval_split is none: there is nothing to evaluate. Set it to a split.")
     return evaluate(
         source,
-        open_source(data.name, data.eval_split, data.data_dir, data.label),
+        open_split(data, data.eval_split),
         strategy,
         batch_size=experiment.train.batch_size,
         bad_images=data.bad_images,

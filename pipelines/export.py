@@ -23,7 +23,7 @@ example: python -m pipelines.export --model runs/pretrain-digits --output runs/d
 
 SHARED_FLAGS = ("workdir", "experiment", "set")
 # The fields of an experiment that a quantized export uses.
-FIELDS = ("data.name", "data.data_dir", "data.label", "data.train_split")
+FIELDS = ("data.name", "data.data_dir", "data.label", "data.split_by", "data.train_split")
 _FILE_FORMS = typing.get_args(FileForm)
 
 _USAGE = """

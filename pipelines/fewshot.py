@@ -25,6 +25,8 @@ _DATA_FIELDS = (
     "data.name",
     "data.data_dir",
     "data.label",
+    "data.split_by",
+    "data.class_order",
     "data.train_split",
     "data.eval_split",
     "data.bad_images",
@@ -68,7 +70,7 @@ def main(values, arguments):
     shots = sorted(_numbers("shots", values.shots, int))
     l2 = _numbers("l2", values.l2, Strength.parse)
     check_settings(shots, [strength.value for strength in l2])
-    from pipelines.data.sources.open import open_source
+    from pipelines.data.sources.open import open_split
     from pipelines.data.sources.splits import choose_splits
     from pipelines.evaluation import few_shot_report
     from pipelines.stored_models import model_source
@@ -85,10 +87,7 @@ def main(values, arguments):
     folder = os.path.join(source.workdir.path if source.workdir else "runs", "fewshot")
     record = few_shot_report.run(
         source,
-        [
-            open_source(data.name, split, data.data_dir, data.label)
-            for split in (data.train_split, data.eval_split)
-        ],
+        [open_split(data, split) for split in (data.train_split, data.eval_split)],
         strategy,
         few_shot_report.Settings(
             shots=tuple(shots),

@@ -31,7 +31,14 @@ SHARED_FLAGS = ("experiment", "workdir", "set")
 LOGS_TO = "stdout"
 
 # The fields of an experiment that name the data.
-FIELDS = ("data.name", "data.data_dir", "data.label", "data.eval_split")
+FIELDS = (
+    "data.name",
+    "data.data_dir",
+    "data.label",
+    "data.split_by",
+    "data.class_order",
+    "data.eval_split",
+)
 
 
 def define(values):
@@ -99,7 +106,7 @@ def main(values, arguments):
 
 def _data(values, arguments, source):
     """The `DataSource` that the flags name, or None if they name no data."""
-    from pipelines.data.sources.open import open_source
+    from pipelines.data.sources.open import open_split
     from pipelines.data.sources.splits import choose_splits
     from pipelines.errors import UserError
 
@@ -114,7 +121,7 @@ def _data(values, arguments, source):
     data = choose_splits(data, training=False)
     if data.eval_split is None:
         raise UserError("data.eval_split is none: there is nothing to read. Set it to a split.")
-    return open_source(data.name, data.eval_split, data.data_dir, data.label)
+    return open_split(data, data.eval_split)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,8 @@ FIELDS = (
     "data.name",
     "data.data_dir",
     "data.label",
+    "data.split_by",
+    "data.class_order",
     "data.train_split",
     "data.eval_split",
     "data.bad_images",
@@ -46,7 +48,7 @@ def define(values):
 def main(values, arguments):
     del arguments
     from pipelines.config.fields import check_local
-    from pipelines.data.sources.open import open_source
+    from pipelines.data.sources.open import open_split
     from pipelines.data.sources.record_writer import BAD_FILE, write_records
     from pipelines.errors import UserError, counted
 
@@ -68,10 +70,7 @@ def main(values, arguments):
                 "--split 'test=train[90%:]'."
             )
         splits[name] = split
-    sources = {
-        name: open_source(data.name, split, data.data_dir, data.label)
-        for name, split in splits.items()
-    }
+    sources = {name: open_split(data, split) for name, split in splits.items()}
     if not values.split:
         sources = _labeled(sources)
     written = write_records(sources, values.output, values.shards, data.bad_images)

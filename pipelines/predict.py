@@ -26,7 +26,7 @@ POSITIONAL = "IMAGE_OR_FOLDER ..."
 SHARED_FLAGS = ("experiment", "workdir", "set")
 
 # The fields of an experiment that name the data.
-FIELDS = ("data.name", "data.data_dir", "data.label", "data.eval_split")
+FIELDS = ("data.name", "data.data_dir", "data.label", "data.split_by", "data.eval_split")
 
 
 def define(values):
@@ -91,7 +91,7 @@ def _check_output_flags(values):
 
 def _data(values, arguments, model):
     """The `DataSource` that the flags name, or None if they name no data."""
-    from pipelines.data.sources.open import open_source
+    from pipelines.data.sources.open import open_split
     from pipelines.data.sources.splits import choose_splits
     from pipelines.errors import UserError
     from pipelines.runs.workdir import Workdir
@@ -107,7 +107,7 @@ def _data(values, arguments, model):
     data = choose_splits(request.experiment(values, run, FIELDS, reason).data, training=False)
     if data.eval_split is None:
         raise UserError("data.eval_split is none: there is nothing to read. Set it to a split.")
-    return open_source(data.name, data.eval_split, data.data_dir, data.label)
+    return open_split(data, data.eval_split)
 
 
 def _print(values, images, classify, labels):

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pipelines.config.augmentation import Augmentation
 from pipelines.config.fields import check, check_at_least, check_choices
-from pipelines.config.names import AUTO_SPLIT, BUILTIN, ImageDtype
+from pipelines.config.names import AUTO_SPLIT, BUILTIN, ClassOrder, ImageDtype, SplitBy
 from pipelines.errors import UserError
 from vit_tf.images.value_range import MEAN, STD
 from vit_tf.preprocessing import Exif, Interpolation, Jpeg, ResizeRule
@@ -53,6 +53,14 @@ class Data(Augmentation):
             The config.json of a run holds the chosen split.
         eval_split: split for evaluation during and after training; none turns evaluation off.
             "auto": test, else a validation split, or the rest of the only split.
+        split_by: how ranges such as train[:90%] of folders and lists are taken. "class": of each
+            class, so that both sides of a border have images of every class with at least two;
+            "file": of all files together, by a hash of their paths. A run whose config.json has no
+            such field goes on with "file".
+        class_order: how the classes of folders and lists are numbered. "text": by the code points
+            of their names, so 180 is before 90; "natural": numbers in the names count as numbers
+            and letter case does not, as in timm; "auto": as text, but a list of whole numbers by
+            number.
         exclude: file or URL of a list of training examples to leave out, as `pipelines.dedup`
             writes it; before `fraction` and `per_class` choose from the others. Evaluation data
             stay whole.
@@ -110,6 +118,8 @@ class Data(Augmentation):
     label: str | None = None
     train_split: str = AUTO_SPLIT
     eval_split: str | None = AUTO_SPLIT
+    split_by: SplitBy = "class"
+    class_order: ClassOrder = "auto"
     exclude: str | None = None
     fraction: float | None = None
     per_class: int | None = None
@@ -152,7 +162,7 @@ class Data(Augmentation):
             )
 
     def for_name(self, name: str) -> dict[str, Any]:
-        """Fields that follow another `name`: splits, label and, for other kinds, `exif`."""
+        """Fields that follow another `name`: splits, label, class order and, for others, `exif`."""
         if name == self.name:
             return {}
         splits = ("train_split", "eval_split")
@@ -160,7 +170,8 @@ class Data(Augmentation):
         # TFRecord files may be a copy of any data, such as those of the recipe.
         if _kind(name) not in ("records", _kind(self.name)):
             chosen["exif"] = None
-        return {**chosen, "label": None}
+        order = self.class_order if name.split(":")[0] in ("folder", "list") else "auto"
+        return {**chosen, "label": None, "class_order": order}
 
     @property
     def is_builtin(self) -> bool:

@@ -180,11 +180,13 @@ class Experiment:
         """`from_dict` for what a run or a sweep has stored, maybe before a field existed.
 
         Without data.exif, it was begun when orientations were not applied yet; without data.jpeg,
-        when all JPEGs were decoded fast.
+        when all JPEGs were decoded fast; without data.split_by, when ranges were those of all
+        files.
         """
         data = values.get("data")
         if isinstance(data, dict):
-            before = {"exif": "ignore"} | ({"jpeg": "fast"} if data.get("antialias") else {})
+            before = {"exif": "ignore", "split_by": "file"}
+            before |= {"jpeg": "fast"} if data.get("antialias") else {}
             values = values | {"data": before | data}
         return cls.from_dict(values)
 

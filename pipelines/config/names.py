@@ -21,6 +21,10 @@ PACKED_PRECISIONS = ("float32", "mixed_bfloat16", "bfloat16")
 BUILTIN = ("digits", "shapes")
 # Instead of the name of a split: `data.sources.splits` chooses a split of the data set.
 AUTO_SPLIT = "auto"
+# Ranges of folders and lists, such as train[:90%]: of each class, or of all files.
+SplitBy = Literal["class", "file"]
+# How the classes of folders and lists are numbered: `data/labels/class_order.py`.
+ClassOrder = Literal["auto", "text", "natural"]
 # Ops in a SavedModel: TensorFlow's own, or the compiled ops of this project.
 ExportForm = Literal["portable", "fused"]
 # Exports as one file, and the weights and activations of one for LiteRT.

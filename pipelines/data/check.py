@@ -1,7 +1,8 @@
-"""Checks every image of a data set: decodes all, and finds equal files and images on their side."""
+"""Checks a data set: decodes every image, finds faults of its folders or list, and equal files."""
 
 import collections
 import hashlib
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -9,9 +10,14 @@ import tensorflow as tf
 from pipelines.data.bad_images import find_bad_images
 from pipelines.data.decoding import NARROW, decoded_sizes, is_narrow
 from pipelines.data.exif import is_turned
+from pipelines.data.labels.class_sizes import size_warnings
 from pipelines.data.progress_lines import ProgressLines
 from pipelines.data.skipped_files import describe_skipped, skipped_files
-from pipelines.errors import counted
+from pipelines.data.sources.files import FileRules
+from pipelines.data.sources.open import open_split, split_names
+from pipelines.data.sources.source import DataSource
+from pipelines.data.sources.splits import choose_splits
+from pipelines.errors import DataError, counted
 
 # Encoded images in memory at a time.
 _ROWS = 128
@@ -19,25 +25,55 @@ _ROWS = 128
 _MOST_LINES = 20
 
 
-def check(sources) -> dict:
+def open_sources(data) -> tuple[list[DataSource], list[str]]:
+    """Opens the splits of training and evaluation in spite of faults of the folders or the list.
+
+    Args:
+        data: `config.data.Data`.
+
+    Returns:
+        The `DataSource`s, and a sentence about each fault.
+
+    Raises:
+        DataError: if no split can be opened.
+    """
+    faults = []
+    names = split_names(data.name, data.data_dir, FileRules(fault=faults.append))
+    data = choose_splits(data, evaluation=False, names=names)
+    sources = []
+    for split in filter(None, [data.train_split, data.eval_split]):
+        try:
+            sources.append(open_split(data, split, faults.append))
+        except DataError as error:
+            faults.append(str(error))
+    faults = [*dict.fromkeys(faults)]
+    if not sources:
+        raise DataError(" ".join(faults))
+    return sources, faults
+
+
+def check(sources, faults=()) -> dict:
     """Reads and decodes every image of some splits.
 
     Args:
-        sources: `DataSource`s of one data set; the first is that of training.
+        sources: `DataSource`s of one data set; the first is that of training, the second, if there
+            is one, of evaluation.
+        faults: sentences about faults of the folders or the list.
 
     Returns:
-        Dict that JSON can hold. splits: for each source its name, number of images, images of each
-        class by name (an example with several labels counts for each), and the smallest, median and
-        largest shorter side of the images in pixels. unreadable: name and reason. sideways: names
-        of JPEGs whose EXIF orientation is not 1. narrow: names of 16-bit PNGs whose values are so
-        near to each other that little is left of them, see `is_narrow`. equal: groups of files
-        with the same bytes, each with names, classes and splits. skipped: the number of files that
-        are no images, by suffix.
+        Dict that JSON can hold. faults: those. splits: for each source its name, number of images,
+        images of each class by name (an example with several labels counts for each), and the
+        smallest, median and largest shorter side of the images in pixels. unreadable: name and
+        reason. sideways: names of JPEGs whose EXIF orientation is not 1. narrow: names of 16-bit
+        PNGs whose values are so near to each other that little is left of them, see `is_narrow`.
+        equal: groups of files with the same bytes, each with names, classes and splits. skipped:
+        the number of files that are no images, by suffix. warnings: see `size_warnings`.
 
     Raises:
         DataError: if the files cannot be read.
     """
-    report = {"splits": [], "unreadable": [], "sideways": [], "narrow": []}
+    report: dict[str, Any] = {"faults": [*faults], "splits": []}
+    report |= {"unreadable": [], "sideways": [], "narrow": []}
     twins = collections.defaultdict(list)
     for source in sources:
         counts, sides = collections.Counter(), []
@@ -69,6 +105,7 @@ def check(sources) -> dict:
         if len({name for name, *_ in group}) > 1
     ]
     report["skipped"] = skipped_files(sources)
+    report["warnings"] = size_warnings(*sources) if len(sources) == 2 else []
     return report
 
 
@@ -99,6 +136,7 @@ def format_check(report) -> str:
             f"{side['median']:,.0f}",
             *_shown([f"{name}: {count:,}" for name, count in sizes]),
         ]
+    lines += _part("faults of the folders or the list", report["faults"])
     unreadable = [f"{bad['name']}: {bad['reason']}" for bad in report["unreadable"]]
     lines += _part("images that cannot be decoded", unreadable)
     lines += _part(
@@ -109,6 +147,7 @@ def format_check(report) -> str:
     lines += _part("groups of equal files", [_equal(group) for group in report["equal"]])
     if report["skipped"]:
         lines.append(describe_skipped(report["skipped"]))
+    lines += report["warnings"]
     return "\n".join(lines)
 
 

@@ -1,7 +1,12 @@
-"""Counts the files in folders that are no images, so that none is left out in silence."""
+"""Which files in folders are not read; counts those that are no images, so that none is lost."""
 
 import collections
 import os
+
+
+def is_hidden(name) -> bool:
+    """Whether a file or folder is not looked at inside of folders: `._1.jpg` of macOS, `.cache`."""
+    return name.startswith(".") or name == "__MACOSX"
 
 
 def count_by_suffix(paths) -> dict[str, int]:

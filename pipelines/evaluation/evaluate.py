@@ -4,6 +4,8 @@ import logging
 import time
 
 from pipelines.data.bad_images import BadImages, summary_at_end
+from pipelines.data.labels.class_order import other_order
+from pipelines.data.labels.class_sizes import few_images
 from pipelines.distribution.group import current_group
 from pipelines.distribution.sameness import check_same_data, check_same_weights
 from pipelines.errors import UserError
@@ -70,6 +72,7 @@ def evaluate(  # noqa: PLR0913 - the flags of the command
     columns, names, activation = _match_classes(
         source.name, model.config.num_classes, classes, examples, label_map
     )
+    notes = _warn(source.name, label_map or classes.labels, examples)
     left_out = BadImages() if bad_images == "skip" else None
     with summary_at_end(left_out):
         evaluation_data = EvaluationData(
@@ -92,6 +95,7 @@ def evaluate(  # noqa: PLR0913 - the flags of the command
             predictions.collected(),
             means,
             evaluator.average_precisions,
+            notes,
         )
         _log.info(f"wrote {page}")
     return means
@@ -156,6 +160,13 @@ def _read_columns(label_map, examples, model_names):
 def _check_same_classes(name, classes, labels, examples):
     same = ((), examples.labels, words_of(examples.labels))  # ImageNet's folders are WordNet ids.
     if classes != examples.num_classes or labels not in same:
+        order, numbered = other_order(examples.labels) or ("", ())
+        if labels and labels == tuple(numbered) and examples.one_file_each:
+            raise UserError(
+                f"{name} has the classes of {examples.name} in another order: "
+                f"{first_labels(labels)}, not {first_labels(examples.labels)}. Add --set "
+                f"data.class_order={order}."
+            )
         raise _other_classes(name, f"{classes} classes", labels, examples)
 
 
@@ -182,6 +193,32 @@ def _columns_of_two(name, labels, examples):
             if ordered and labels == ordered[2 - len(labels) :]:
                 return columns
     raise _other_classes(name, "two classes with one output", labels, examples)
+
+
+def _warn(name, has_names, examples):
+    """Logs and returns sentences about few images, and about a model without class names."""
+    notes = few_images(examples) + ([] if has_names else [_by_position(name, examples)])
+    for note in notes:
+        _log.info(f"warning: {note}")
+    return notes
+
+
+def _by_position(name, examples):
+    """A sentence about outputs of which only the position says which class of the data they are."""
+    note = (
+        f"{name} stores no class names: its outputs count as the classes of {examples.name} in "
+        f"this order: {first_labels(examples.labels)}. "
+    )
+    found = other_order(examples.labels) if examples.one_file_each else None
+    if found is None:
+        return f"{note}--labels FILE names its classes."
+    order, other = found
+    place = next(i for i, label in enumerate(examples.labels) if label != other[i])
+    return (
+        f"{note}In {order} order, class {place} is {other[place]}, not {examples.labels[place]}: "
+        f"if the model was trained so, add --set data.class_order={order}, or name its classes "
+        "with --labels FILE."
+    )
 
 
 def first_labels(labels):

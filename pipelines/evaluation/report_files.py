@@ -35,7 +35,9 @@ def check_folder(folder):
         raise UserError(f"--report {folder} is a file. Name a directory.")
 
 
-def write_report(folder, model_name, source, names, predicted, means, average_precisions=None):
+def write_report(
+    folder, model_name, source, names, predicted, means, average_precisions=None, notes=()
+):
     """Writes report.html, report.json, predictions.csv and, single-label, the confusion matrix.
 
     The matrix is confusion.png and confusion.csv: a row for each label, or above 2,000 classes a
@@ -49,12 +51,15 @@ def write_report(folder, model_name, source, names, predicted, means, average_pr
         predicted: `Predicted`.
         means: result of `Evaluator.run`.
         average_precisions: multi-label: float `[K]`, NaN of classes without an image.
+        notes: sentences about the evaluation.
 
     Returns:
         The path of the page.
     """
     storage.make_folders(folder)
     record = {"model": model_name, "data": source.name, "split": source.split, **means}
+    if notes:
+        record["notes"] = [*notes]
     if average_precisions is None:
         numbers, page = _single_label(folder, names, predicted)
     else:
@@ -66,7 +71,8 @@ def write_report(folder, model_name, source, names, predicted, means, average_pr
         path,
         "evaluation.html",
         lead=f"{short(model_name, 200)} on {short(source.name, 200)}, split {source.split}: "
-        f"{counted(len(predicted.ids), 'image')} of {len(names):,} classes.",
+        f"{counted(len(predicted.ids), 'image')} of {len(names):,} classes."
+        + "".join(f" {note}" for note in notes),
         headlines=_headlines(means, numbers),
         **page,
         **_pictures(source, names, predicted),

@@ -21,7 +21,7 @@ from vit_tf.files.atomic_file import write_atomically
 _UPLOAD_EVERY = 30.0
 _WARMUP = ("schedule.warmup_steps", "schedule.warmup_epochs")
 # Fields that a run may be older than: then it goes on with what was done before them.
-_LATER_FIELDS = ("train.ema_warmup", "data.exif", "data.jpeg")
+_LATER_FIELDS = ("train.ema_warmup", "data.exif", "data.jpeg", "data.split_by")
 _OTHER_WORKDIR = "Choose another --workdir, or delete this one."
 
 

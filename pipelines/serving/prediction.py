@@ -5,7 +5,7 @@ import os
 from typing import NamedTuple
 
 from pipelines.data.labels.label_file import read_label_file
-from pipelines.data.skipped_files import count_by_suffix, describe_skipped
+from pipelines.data.skipped_files import count_by_suffix, describe_skipped, is_hidden
 from pipelines.errors import UserError
 from pipelines.serving.signatures import make_signatures
 from pipelines.stored_models import model_source
@@ -31,6 +31,8 @@ class Image(NamedTuple):
 def find_images(paths) -> list[Image]:
     """The image files in `paths`: files as they are; for a folder, all images below it, sorted.
 
+    Inside of folders, names that `is_hidden` are not looked at, as in training.
+
     A path that does not exist or is not a file, and a folder without images, has an `error`. Logs
     how many other files the folders hold.
     """
@@ -40,11 +42,14 @@ def find_images(paths) -> list[Image]:
             found.append(Image(path, error=_unusable(path)))
             continue
         inside = []
-        for directory, _, names in storage.walk(path, SUFFIXES):
+        for directory, folders, names in storage.walk(path, SUFFIXES):
+            folders[:] = [name for name in folders if not is_hidden(name)]
             for name in names:
+                if is_hidden(name):
+                    continue
                 if name.lower().endswith(SUFFIXES):
                     inside.append(os.path.join(directory, name))
-                elif not name.startswith("."):
+                else:
                     others.append(name)
         inside.sort()
         found += [Image(file, error=_unusable(file)) for file in inside]

@@ -8,10 +8,10 @@ from pipelines.config.data import Sampling
 from pipelines.config.names import AUTO_SPLIT
 from pipelines.data import pipeline
 from pipelines.data.bad_images import BadImages, explain_input_error
-from pipelines.data.labels.class_sizes import describe_sizes
+from pipelines.data.labels.class_sizes import describe_sizes, size_warnings
 from pipelines.data.order import TrainBatches
 from pipelines.data.skipped_files import describe_skipped, skipped_files
-from pipelines.data.sources.open import open_source
+from pipelines.data.sources.open import open_split
 from pipelines.data.sources.source import DataSource
 from pipelines.data.sources.splits import choose_splits
 from pipelines.data.sources.subset import open_train_source, read_labels
@@ -116,6 +116,8 @@ class RunData:
         lines = [f"trains on {describe_sizes(self.train.source)}"]
         if self.evaluation:
             lines.append(f"evaluates on {describe_sizes(self.evaluation.source)}")
+            if self.evaluation.reads_labels:
+                lines += size_warnings(self.train.source, self.evaluation.source)
         else:
             lines.append("no evaluations: data.eval_split is none")
         if skipped := skipped_files(self.sources().values()):
@@ -149,7 +151,7 @@ def open_data(experiment, run) -> RunData:
     )
     if settings.eval_split is None:
         return RunData(train=data)
-    source = open_source(settings.name, settings.eval_split, settings.data_dir, settings.label)
+    source = open_split(settings, settings.eval_split)
     source.read([0])  # A split without labels is refused now, not at the first evaluation.
     evaluation = EvaluationData(
         source=source,
@@ -184,10 +186,7 @@ def open_few_shot_data(experiment, bad_images=None) -> FewShotData | None:
             "train.few_shot_every needs images to test on, but data.eval_split is none. Set it or "
             "few_shot.eval_split."
         )
-    train, test = (
-        open_source(data.name, split, data.data_dir, data.label)
-        for split in (data.train_split, data.eval_split)
-    )
+    train, test = (open_split(data, split) for split in (data.train_split, data.eval_split))
     check_single_label(train)
     check_shots(read_labels(train), train, max(experiment.few_shot.shots), "few_shot.shots")
     test.read([0])  # A split without labels is refused now, not at the first evaluation.
@@ -209,7 +208,12 @@ def _few_shot_section(experiment):
         return dataclasses.replace(own, label=asked.label or own.label, **given)
     directory = asked.data_dir or own.data_dir
     other = dataclasses.replace(
-        own, name=asked.name, data_dir=directory, label=asked.label, **splits
+        own,
+        name=asked.name,
+        data_dir=directory,
+        label=asked.label,
+        class_order="auto",
+        **splits,
     )
     return choose_splits(other)
 

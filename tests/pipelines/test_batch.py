@@ -77,6 +77,41 @@ def test_every_image_is_checked_once(command, tmp_path):
         assert sorted(named) == ["b/0.png", "b/1.png", "b/2.png"]
 
 
+@pytest.mark.parametrize("kind", ["folder", "list"])
+def test_a_check_names_all_faults_at_once(command, tmp_path, kind):
+    """Of the structure and of images, and advice about few images; training ends at the first."""
+    data = tmp_path / "data"
+    for path in [*(f"{name}/{i}.png" for name in "ab" for i in range(4)), "Empty/x.txt", "A/1.png"]:
+        (data / path).parent.mkdir(parents=True, exist_ok=True)
+        (data / path).write_bytes(encoded.encode(encoded.pixels(8, 9, seed=len(path)), "PNG"))
+    for i in range(3):
+        (data / "b" / f"{i}.png").write_bytes(b"text")
+    rows = [*(f"data/{name}/{i}.png,{name}" for name in "ab" for i in range(4)), "data/A/1.png,A"]
+    rows[1:1] = ["no,such,row", "data/none.png,a", ",b", "data/gone.png,b"]
+    (tmp_path / "list.csv").write_text("\n".join(["path,label", *rows]))
+    name = f"folder:{data}" if kind == "folder" else f"list:{tmp_path}/list.csv"
+    auto = ["--set=data.train_split=auto", "--set=data.eval_split=auto"]
+    result = command("batch", "--check", "--json", *as_flags(f"data.name={name}"), *auto)
+    assert result.returncode == 1, result.stderr
+    report = json.loads(result.stdout)
+    expected = {
+        "folder": ["letter case", "Empty has no image"],
+        "list": ["line 3 has 3 fields", "line 5 has the path ''", "none.png", "gone.png"],
+    }[kind]
+    assert len(report["faults"]) == len(expected)
+    for text in expected:
+        assert sum(text in fault for fault in report["faults"]) == 1, text
+    assert {f"{'' if kind == 'folder' else 'data/'}b/{i}.png" for i in range(3)} <= {
+        bad["name"].split()[0] for bad in report["unreadable"]
+    }
+    assert f"error: {len(expected)} faults of the folders or the list" in result.stderr
+    assert "cannot be decoded. Remove or replace them" in result.stderr
+    assert any("A (1)" in x and "never evaluated" in x for x in report["warnings"])
+    assert any("of the accuracy" in x for x in report["warnings"])
+    refused = command("batch", *as_flags(f"data.name={name}"), *auto)
+    assert_user_error(refused, expected[0])
+
+
 def test_text_names_files(command, tmp_path):
     for path in ("cat/1.jpg", "cat/2.jpg", "dog/1.jpg"):
         (tmp_path / path).parent.mkdir(exist_ok=True)

@@ -1,10 +1,11 @@
-"""The number of examples of each class: lines and a check. NumPy only."""
+"""The number of examples of each class: lines, warnings and a check. NumPy only."""
 
 import numpy as np
 
 from pipelines.errors import DataError, counted
 
 _SHOWN = 5  # Classes that a line names at most.
+_FEW = 100  # An evaluation with fewer images gets a warning: one is more than 1 % of the accuracy.
 
 
 def describe_sizes(source) -> str:
@@ -13,9 +14,51 @@ def describe_sizes(source) -> str:
     text = f"{images} of {source.num_classes:,} classes from {source}"
     if source.multi_label or not source.labels_in_memory:
         return text
+    return f"{text}: {name_sizes(source.labels, _count(source))}"
+
+
+def size_warnings(train, evaluation) -> list[str]:
+    """Warnings about classes that are only trained or evaluated, and about few evaluation images.
+
+    Args:
+        train, evaluation: `DataSource`s; their classes count if the labels are in memory.
+    """
+    lines = [f"warning: {line}" for line in few_images(evaluation)]
+    if not (train.labels_in_memory and evaluation.labels_in_memory):
+        return lines
+    trained, evaluated = _count(train), _count(evaluation)
+    for there, missing, what in (
+        (trained, evaluated, "trained and never evaluated"),
+        (evaluated, trained, "evaluated and never trained"),
+    ):
+        rows = np.flatnonzero((there > 0) & (missing == 0))
+        if len(rows):
+            named = ", ".join(f"{train.labels[row]} ({there[row]:,})" for row in rows[:_SHOWN])
+            more = ", ..." * (len(rows) > _SHOWN)
+            lines.append(
+                f"warning: {len(rows):,} of {len(there):,} classes {what}, with their images: "
+                f"{named}{more}. Add images of them, leave them out, or choose other ranges for "
+                "data.train_split and data.eval_split."
+            )
+    return lines
+
+
+def few_images(evaluation) -> list[str]:
+    """A sentence if an evaluation has so few images that its accuracy is coarse, or nothing."""
+    count = evaluation.num_examples
+    if count >= _FEW:
+        return []
+    return [
+        f"only {counted(count, 'image')} to evaluate: each is {1 / count:.1%} of the "
+        "accuracy. Add images, or take more of them for data.eval_split."
+    ]
+
+
+def _count(source):
+    """The examples of each class, int64 `[K]`; one with several labels counts for each."""
     labels = source.read_labels(np.arange(source.num_examples))
-    counts = np.bincount(labels, minlength=source.num_classes)
-    return f"{text}: {name_sizes(source.labels, counts)}"
+    labels = np.concatenate(labels) if source.multi_label else labels
+    return np.bincount(labels, minlength=source.num_classes)
 
 
 def name_sizes(names, counts, values=None) -> str:

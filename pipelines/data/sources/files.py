@@ -1,10 +1,8 @@
 """A source with one file per image; `folders.py` and `lists.py` list the files.
 
-The stored order of a split is the order of a hash of the files' relative paths. Folders and lists
-are often sorted by class; the hash mixes the classes in every range of indices. So "train[:90%]"
-has all classes, and so does a training window that is much smaller than the split. The hash of a
-path does not depend on other files, so new files change a split only a little. Ids follow the
-listing, not this order.
+Whole splits such as "train" are stored in the order of a hash of the files' relative paths, which
+mixes the classes in every window of training. If a split has ranges, such as "train[:90%]", they
+are ranges of each class (`stored_order.py`). Ids follow the listing, not these orders.
 """
 
 import collections.abc
@@ -12,13 +10,17 @@ import errno
 import hashlib
 import os
 import stat
+from collections.abc import Callable
 from concurrent import futures
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
+from pipelines.config.names import ClassOrder, SplitBy
 from pipelines.data.labels.encoding import RaggedLabels, no_labels, padded
+from pipelines.data.sources.listing import stored_order
+from pipelines.data.sources.listing.stored_order import path_hashes
 from pipelines.data.sources.source import (
     READERS,
     DataSource,
@@ -44,30 +46,47 @@ _ERRORS_OF_ONE_FILE = {
 }
 
 
+def _refuse(problem):
+    raise DataError(problem)
+
+
+class FileRules(NamedTuple):
+    """How a folder or list is read.
+
+    Attributes:
+        split_by: whether a range is one of each "class", or one of all files by their hash: "file".
+        class_order: how classes are numbered, see `labels/class_order.py`.
+        fault: called with a sentence about each fault of the data that does not prevent reading the
+            rest, such as a class without images; by default the first one ends it: `DataError`.
+    """
+
+    split_by: SplitBy = "class"
+    class_order: ClassOrder = "auto"
+    fault: Callable[[str], None] = _refuse
+
+
+USUAL = FileRules()
+
+
 class Files(NamedTuple):
     """The images of one whole split, in the order of their ids."""
 
     paths: list  # of str, relative to the root of the data set
     labels: np.ndarray | RaggedLabels  # int32 [n], or lists
-    order: np.ndarray  # int64 [n]: row in `paths` of each stored example
+    hashes: np.ndarray  # uint64 [n], of the paths
     notes: list  # of str: where a list names each file, " (line 7)"; empty for folders
     skipped: dict  # number of files that are no images, by suffix in lower case; of folders
 
 
 def make_files(paths, labels, notes=(), skipped=None):
-    """Returns the `Files` of a listing, with their stored order.
+    """Returns the `Files` of a listing.
 
     Args:
         paths: paths of the files, relative to the root of the data set.
         labels: int32 `[n]`, or `RaggedLabels`.
         notes, skipped: see `Files`.
     """
-    digests = [
-        hashlib.blake2b(os.fsencode(path), digest_size=8, person=b"stored order").digest()
-        for path in paths
-    ]
-    order = np.argsort(np.frombuffer(b"".join(digests), ">u8"), kind="stable")
-    return Files(paths, labels, order, list(notes), dict(skipped or {}))
+    return Files(paths, labels, path_hashes(paths), list(notes), dict(skipped or {}))
 
 
 class FileSource(DataSource):
@@ -84,20 +103,24 @@ class FileSource(DataSource):
         split: the split to open, in TFDS notation.
         labels: class names in label order.
         multi_label: whether a file has a list of labels.
+        rules: `FileRules`.
     """
 
     id_rule = "first_id of its part plus the place of the file in the listing of the whole split"
     labels_in_memory = one_file_each = True
 
-    def __init__(self, name, root, splits, split, labels, multi_label=False):
+    def __init__(self, name, root, splits, split, labels, multi_label=False, rules=USUAL):
         self.location_signature = {
             "path": tf.TensorSpec([None], tf.string),
             "label": tf.TensorSpec([None, None] if multi_label else [None], tf.int32),
         }
         infos = LazyMapping(splits, lambda key: split_info(key, [len(splits[key].paths)]))
-        split_ranges = resolve_split(infos, split, name)
+        self._by_class = rules.split_by == "class" and "[" in split
+        orders = LazyMapping(splits, lambda key: self._order(splits[key]))
+        split_ranges = resolve_split(infos, split, name, lambda key, *at: orders[key].border(*at))
         self._root = root
         self._files = {used.split: splits[used.split] for used in split_ranges}
+        self._orders = {key: orders[key].rows for key in self._files}
         super().__init__(
             name=name,
             version=_fingerprint(self._files, labels),
@@ -110,6 +133,15 @@ class FileSource(DataSource):
 
     def __str__(self):
         return f"{self.name} split {self.split!r}"
+
+    def _order(self, files):
+        if self._by_class:
+            return stored_order.by_class(files.hashes, files.labels)
+        return stored_order.by_hash(files.hashes)
+
+    def manifest(self) -> dict[str, Any]:
+        """See `DataSource.manifest`; says if the ranges are ranges of each class."""
+        return super().manifest() | ({"split_by": "class"} if self._by_class else {})
 
     def skipped(self):
         """See `DataSource.skipped`."""
@@ -202,7 +234,7 @@ class FileSource(DataSource):
         for number in np.unique(parts):
             part, rows = self._split_ranges[number], np.flatnonzero(parts == number)
             files = self._files[part.split]
-            yield rows, files, files.order[stored[rows]], part.first_id
+            yield rows, files, self._orders[part.split][stored[rows]], part.first_id
 
 
 class LazyMapping(collections.abc.Mapping):

@@ -14,7 +14,8 @@ The field is `labels` in every row, also where an image has one label:
 Files are UTF-8; a .csv begins with a header line. Other columns are ignored. Paths are relative to
 the folder of the list, or absolute. If no row has a split, all rows are in the split "train".
 Labels are names, numbered in the order of code points; if all labels are whole numbers, in the
-order of the numbers. Ids follow the rows of a split, so an image that is listed twice has two ids.
+order of the numbers (`data.class_order` changes it). Ids follow the rows of a split, so an image
+that is listed twice has two ids.
 """
 
 import csv
@@ -23,8 +24,9 @@ import os
 import re
 from typing import NamedTuple
 
+from pipelines.data.labels.class_order import in_order
 from pipelines.data.labels.encoding import RaggedLabels, is_unicode
-from pipelines.data.sources.files import FileSource, absolute_path, make_files
+from pipelines.data.sources.files import USUAL, FileSource, absolute_path, make_files
 from pipelines.errors import DataError, MissingDataError
 from vit_tf.files import storage
 
@@ -44,20 +46,22 @@ class _Row(NamedTuple):
     line: int
 
 
-def open_list(path, split, data_dir=None):
+def open_list(path, split, data_dir=None, rules=USUAL):
     """Opens a split of a list of images; see the head of this module.
 
     Args:
         path: the .csv or .jsonl file.
         split: the split, in TFDS notation.
         data_dir: folder that a relative path starts from.
+        rules: `FileRules`.
 
     Raises:
         DataError: if the list or split does not exist, or a line is wrong; the message has the
             number of the line.
     """
-    path, rows, multi_label = _read_rows(path, data_dir)
-    labels = _in_label_order({label for row in rows for label in row.labels})
+    path, rows, multi_label = _read_rows(path, data_dir, rules.fault)
+    names = {label for row in rows for label in row.labels}
+    labels = in_order(names, rules.class_order, numbers=True)
     if not labels:
         raise DataError(f"{path} has no labels in any of its rows.")
     if len(labels) < 2 and not multi_label:
@@ -76,21 +80,21 @@ def open_list(path, split, data_dir=None):
             lists if multi_label else lists.values,
             [f" (line {row.line})" for row in rows],
         )
-    source = FileSource(f"list:{path}", root, files, split, labels, multi_label)
+    source = FileSource(f"list:{path}", root, files, split, labels, multi_label, rules)
     used = {range_["split"] for range_ in source.manifest()["parts"]}
-    _check_files_exist(path, root, [row for name in used for row in splits[name]])
+    _check_files_exist(path, root, [row for name in used for row in splits[name]], rules.fault)
     return source
 
 
-def list_splits(path, data_dir=None):
+def list_splits(path, data_dir=None, rules=USUAL):
     """Returns the split names of a list of images; arguments and errors as for `open_list`."""
-    return tuple(dict.fromkeys(row.split for row in _read_rows(path, data_dir)[1]))
+    return tuple(dict.fromkeys(row.split for row in _read_rows(path, data_dir, rules.fault)[1]))
 
 
-def _read_rows(path, data_dir):
+def _read_rows(path, data_dir, fault):
     """Returns the absolute path of a list, its rows, and whether they have lists of labels.
 
-    Without splits, all rows are in "train".
+    Without splits, all rows are in "train". A row with a fault, see `FileRules`, is left out.
     """
     path = absolute_path(path, data_dir, "list")
     readers = {".csv": _read_csv, ".jsonl": _read_jsonl}
@@ -98,7 +102,7 @@ def _read_rows(path, data_dir):
     if read is None:
         raise DataError(f"{path} is not a list of images. Expected a name in .csv or .jsonl.")
     try:
-        rows, multi_label = read(path)
+        rows, multi_label = read(path, fault)
     except OSError as error:
         kind = MissingDataError if isinstance(error, FileNotFoundError) else DataError
         raise kind(f"The list {path} cannot be read: {error.strerror}.") from None
@@ -107,13 +111,15 @@ def _read_rows(path, data_dir):
     without = [row for row in rows if not row.split]
     if without and len(without) < len(rows):
         problem, fix = "has no split, unlike others", "Give every row a split, or none"
-        raise _line_error(path, without[0].line, problem, fix)
-    if without:
+        for row in without:
+            fault(str(_line_error(path, row.line, problem, fix)))
+        rows = [row for row in rows if row.split]
+    elif without:
         rows = [row._replace(split="train") for row in rows]
     return path, rows, multi_label
 
 
-def _read_csv(path):
+def _read_csv(path, fault):
     """Returns the rows of a .csv file, and whether they have lists of labels."""
     # A quoted field may contain line breaks, so the number of a line comes from the reader.
     reader, rows = csv.reader((text for _, text in _lines(path)), strict=True), []
@@ -128,48 +134,66 @@ def _read_csv(path):
         for fields in reader:
             if not any(fields):
                 continue
-            if len(fields) != len(header):
-                problem = f"has {len(fields)} fields where the header has {len(header)}"
-                fix = 'Quote fields that contain a comma: "a, b.jpg"'
-                raise _line_error(path, reader.line_num, problem, fix)
-            values = dict(zip(header, fields, strict=True))
-            labels = values[field]
-            if field == "labels":
-                labels = [x.strip() for x in labels.split(_SEPARATOR)] if labels.strip() else []
-            rows.append(_checked_row(path, reader.line_num, values, labels))
+            try:
+                rows.append(_csv_row(path, reader.line_num, header, fields, field))
+            except DataError as error:
+                fault(str(error))
     except csv.Error as error:
         raise _line_error(path, reader.line_num, f"is not CSV: {error}", "Repair it") from None
     return rows, field == "labels"
 
 
-def _read_jsonl(path):
+def _csv_row(path, line, header, fields, field):
+    """Returns the `_Row` of the fields of a line; `field` is the one with the labels."""
+    if len(fields) != len(header):
+        problem = f"has {len(fields)} fields where the header has {len(header)}"
+        raise _line_error(path, line, problem, 'Quote fields that contain a comma: "a, b.jpg"')
+    values = dict(zip(header, fields, strict=True))
+    labels = values[field]
+    if field == "labels":
+        labels = [x.strip() for x in labels.split(_SEPARATOR)] if labels.strip() else []
+    return _checked_row(path, line, values, labels)
+
+
+def _read_jsonl(path, fault):
     """Returns the rows of a .jsonl file, and whether they have lists of labels."""
     rows, first = [], None
     for line, text in _lines(path):
         if not text.strip():
             continue
         try:
-            values = json.loads(text)
-        except (ValueError, RecursionError):
-            values = None
-        if not isinstance(values, dict):
-            raise _line_error(
-                path, line, "is not a JSON object", f"Expected for example {_EXAMPLE}"
-            )
-        field = _labels_field(path, line, values) or first or "label"
-        first = first or field
-        if field != first:
-            fix = 'Write labels in every line, with a list such as ["cat"] also for one label'
-            raise _line_error(path, line, f"has {field}, but lines above have {first}", fix)
-        labels = values.get(field, "")
-        if field == "labels" and not isinstance(labels, list):
-            fix = 'Expected a list such as ["cat", "outdoor"], or [] without a label'
-            raise _line_error(path, line, f"has the labels {str(labels)[:80]!r}", fix)
-        if field == "label" and isinstance(labels, list):
-            fix = 'Write the name "labels" in every line for lists of labels'
-            raise _line_error(path, line, "has a list as its label", fix)
-        rows.append(_checked_row(path, line, values, labels))
+            values = _json_object(path, line, text)
+            field = _labels_field(path, line, values) or first or "label"
+            first = first or field
+            rows.append(_json_row(path, line, values, field, first))
+        except DataError as error:
+            fault(str(error))
     return rows, first == "labels"
+
+
+def _json_object(path, line, text):
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError):
+        values = None
+    if not isinstance(values, dict):
+        raise _line_error(path, line, "is not a JSON object", f"Expected for example {_EXAMPLE}")
+    return values
+
+
+def _json_row(path, line, values, field, first):
+    """Returns the `_Row` of a line with a field of labels; `first` is that of the first line."""
+    if field != first:
+        fix = 'Write labels in every line, with a list such as ["cat"] also for one label'
+        raise _line_error(path, line, f"has {field}, but lines above have {first}", fix)
+    labels = values.get(field, "")
+    if field == "labels" and not isinstance(labels, list):
+        fix = 'Expected a list such as ["cat", "outdoor"], or [] without a label'
+        raise _line_error(path, line, f"has the labels {str(labels)[:80]!r}", fix)
+    if field == "label" and isinstance(labels, list):
+        fix = 'Write the name "labels" in every line for lists of labels'
+        raise _line_error(path, line, "has a list as its label", fix)
+    return _checked_row(path, line, values, labels)
 
 
 def _labels_field(path, line, names):
@@ -226,14 +250,7 @@ def _lines(path):
             yield line, text
 
 
-def _in_label_order(labels):
-    """Returns class names in label order: by number if all are whole numbers, else by name."""
-    if all(re.fullmatch("-?[0-9]{1,18}", label) for label in labels):
-        return sorted(labels, key=lambda label: (int(label), label))
-    return sorted(labels)
-
-
-def _check_files_exist(path, root, rows):
+def _check_files_exist(path, root, rows, fault):
     """Checks that the listed files exist; lists each folder once, which is fast on any disk."""
     there = {}
     missing = []
@@ -246,12 +263,11 @@ def _check_files_exist(path, root, rows):
                 there[folder] = set()
         if name not in there[folder]:
             missing.append(row)
-    if missing:
-        first = min(missing, key=lambda row: row.line)
-        more = f" ({len(missing):,} such lines)" if len(missing) > 1 else ""
-        problem = f"names a file that is not there: {first.path}{more}"
+    more = f" ({len(missing):,} such lines)" if len(missing) > 1 else ""
+    for row in sorted(missing, key=lambda row: row.line):
+        problem = f"names a file that is not there: {row.path}{more}"
         fix = f"Paths are relative to {root}; correct or remove the line"
-        raise _line_error(path, first.line, problem, fix)
+        fault(str(_line_error(path, row.line, problem, fix)))
 
 
 def _line_error(path, line, problem, fix):

@@ -3,6 +3,7 @@
 No code here uses the network.
 """
 
+from pipelines.data.sources.files import USUAL, FileRules
 from pipelines.data.sources.folders import folder_splits, open_folder
 from pipelines.data.sources.lists import list_splits, open_list
 from pipelines.data.sources.records import open_records, record_splits
@@ -18,7 +19,19 @@ _KINDS = {
 }
 
 
-def open_source(name, split, data_dir=None, label=None):
+def open_split(data, split, fault=USUAL.fault):
+    """Opens a split of the data set that `config.data.Data` describes; errors of `open_source`.
+
+    Args:
+        data: the section.
+        split: see `open_source`.
+        fault: see `FileRules`.
+    """
+    rules = FileRules(data.split_by, data.class_order, fault)
+    return open_source(data.name, split, data.data_dir, data.label, rules)
+
+
+def open_source(name, split, data_dir=None, label=None, rules=USUAL):
     """Opens a split of a data set.
 
     | name | |
@@ -37,6 +50,7 @@ must be prepared before |
             the other kinds start from this folder; None is the current directory.
         label: the label feature of a TFDS data set, or a rule, see `tfds_features.py`; None takes
             its usual one. The other kinds have one label only.
+        rules: `FileRules` of a folder or list.
 
     Returns:
         A `DataSource`.
@@ -45,18 +59,25 @@ must be prepared before |
         DataError: if the data set or split does not exist, its files are missing, or it has no
             labeled images or no such label.
     """
-    (open_split, _), path = _find_kind(name)
-    if open_split is open_tfds:
+    (open_kind, _), path = _find_kind(name)
+    if open_kind not in (open_folder, open_list) and rules.class_order != "auto":
+        raise DataError(
+            f"data.class_order={rules.class_order} numbers the classes of folders and lists, but "
+            f"{name} has numbers of its own. Leave it out."
+        )
+    if open_kind is open_tfds:
         return open_tfds(path, split, data_dir, label)
     if label is not None:
         raise DataError(
             f"data.label={label} chooses a label of a TFDS data set, but {name} has one label "
             "only. Leave it out."
         )
-    return open_split(path, split, data_dir)
+    if open_kind is open_records:
+        return open_records(path, split, data_dir)
+    return open_kind(path, split, data_dir, rules)
 
 
-def split_names(name, data_dir=None):
+def split_names(name, data_dir=None, rules=USUAL):
     """Returns the names of all whole splits of a data set, a tuple of strings.
 
     The tuple is empty for a TFDS data set that is not prepared.
@@ -64,6 +85,8 @@ def split_names(name, data_dir=None):
     Args and errors are as for `open_source`.
     """
     (_, list_names), path = _find_kind(name)
+    if list_names is list_splits:
+        return list_splits(path, data_dir, rules)
     return list_names(path, data_dir)
 
 

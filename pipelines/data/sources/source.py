@@ -13,7 +13,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from pipelines.data.labels.encoding import from_rows
-from pipelines.errors import DataError
+from pipelines.errors import DataError, counted
 
 # Examples that `read` is best called with at a time.
 ROWS_PER_READ = 1024
@@ -246,7 +246,7 @@ def load_in_groups(columns, function, labels):
     )
 
 
-def resolve_split(splits, split, name):
+def resolve_split(splits, split, name, border=None):
     """Returns the `SplitRange`s of a split in TFDS notation.
 
     Args:
@@ -254,12 +254,14 @@ def resolve_split(splits, split, name):
         split: such as "train", "train[:90%]", "train[100:]" or "train+validation". In addition to
             TFDS, a range of a range: "train[90%:][:200]" are the first 200 of the last tenth.
         name: name of the data set, for messages.
+        border: where a range of a whole split begins or ends that is given in percent: a function
+            of the name of the split, the part of it and its examples up to there; None: there.
 
     Raises:
         DataError: if the split does not exist or is empty.
     """
     try:
-        pieces = [*_pieces(splits, split)]
+        pieces = [*_pieces(splits, split, border)]
     except (ValueError, AssertionError, NotImplementedError):
         known = ", ".join(f"{key} ({info.num_examples:,})" for key, info in splits.items())
         raise DataError(
@@ -267,6 +269,7 @@ def resolve_split(splits, split, name):
             f"train[:90%], train[100:], train+test."
         ) from None
 
+    used = list(dict.fromkeys(key for key, *_ in pieces))
     split_ranges, first_ids = [], {}
     for key, start, stop in pieces:
         if key not in first_ids:
@@ -274,15 +277,23 @@ def resolve_split(splits, split, name):
         if start < stop:
             split_ranges.append(SplitRange(key, start, stop, first_ids[key]))
     if not split_ranges:
-        raise DataError(f"The split {split!r} of {name} is empty. Choose a larger range.")
+        sizes = ", ".join(f"{key} has {counted(splits[key].num_examples, 'image')}" for key in used)
+        raise DataError(
+            f"The split {split!r} of {name} is empty: {sizes}. Choose a larger range. To train on "
+            f"all of it without evaluations: data.train_split={used[0]} data.eval_split=none."
+        )
     return tuple(split_ranges)
 
 
-def _pieces(splits, split):
+def _pieces(splits, split, border):
     """Yields `(name, start, stop)` for each piece of a split; see `resolve_split`."""
     for part in split.split("+"):
         first, *inner = part.strip().replace("][", "]\n[").split("\n")
         for name, start, stop in _absolute(splits, first):
+            if border is not None:
+                begin, end = _parts(first)
+                start = start if begin is None else border(name, begin, start)
+                stop = stop if end is None else border(name, end, stop)
             for text in inner:
                 outer = {"outer": split_info("outer", [stop - start])}
                 ((_, begin, end),) = _absolute(outer, f"outer{text}")
@@ -298,6 +309,15 @@ def _absolute(splits, text):
         (piece.splitname, piece.from_ or 0, length if piece.to is None else piece.to)
         for piece, length in zip(pieces, lengths, strict=True)
     ]
+
+
+def _parts(text):
+    """Where a range in percent begins and ends, from 0 to 1; None for an end that is not given."""
+    read = tfds.core.ReadInstruction.from_spec(text)
+    # Others are of several splits, or in examples.
+    if not isinstance(read, tfds.core.ReadInstruction) or read.unit != "%":
+        return None, None
+    return [x if x is None else (x + 100 * (x < 0)) / 100 for x in (read.from_, read.to)]
 
 
 def split_info(split, shard_lengths):

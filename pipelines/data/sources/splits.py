@@ -3,32 +3,33 @@
 | the data set has | training takes | evaluation takes |
 | --- | --- | --- |
 | one split, such as train | train[:90%] | train[90%:] |
-| several | train or training | test, testing, validation, valid, val or dev: the first it has |
+| several | train or training | the first of test, testing, validation, valid, val, dev, eval, ... |
 
-The letter case of names does not matter. The only split is divided if both fields are `auto` and
-its name is not one of those for evaluation.
+The letter case of names does not matter, and for folders a name may have other words beside these,
+such as seg_train (`layouts.py`). The only split is divided if both fields are `auto` and its name
+is not one of those for evaluation.
 """
 
 import dataclasses
 import logging
 
 from pipelines.config.names import AUTO_SPLIT
-from pipelines.data.sources.folders import EVAL_NAMES, TRAIN_NAMES
+from pipelines.data.sources.listing.layouts import EVAL_NAMES, TRAIN_NAMES, split_word
 from pipelines.data.sources.open import split_names
 from pipelines.errors import DataError, UserError
 
 _log = logging.getLogger(__name__)
 
 
-def choose_splits(data, training=True, evaluation=True):
+def choose_splits(data, training=True, evaluation=True, names=()):
     """The same as `with_splits`, but logs the notes."""
-    chosen, notes = with_splits(data, training, evaluation)
+    chosen, notes = with_splits(data, training, evaluation, names)
     for note in notes:
         _log.info(note)
     return chosen
 
 
-def with_splits(data, training=True, evaluation=True):
+def with_splits(data, training=True, evaluation=True, names=()):
     """Replaces `auto` in the data section of an experiment with splits of the data set.
 
     Args:
@@ -36,6 +37,7 @@ def with_splits(data, training=True, evaluation=True):
         training: False leaves `train_split` unchanged, for a data set that is only evaluated.
         evaluation: False takes none where there is no split for evaluation, for a command that
             reads training data only.
+        names: result of `split_names`, if it is known.
 
     Returns:
         `config.data.Data`, and a list with a sentence about the chosen splits, which is empty if
@@ -49,10 +51,13 @@ def with_splits(data, training=True, evaluation=True):
     if not fields:
         return data, []
     # If the data set does not exist, the error comes when it is opened.
-    names = split_names(data.name, data.data_dir) or ("train", "test")
-    chosen = _divided(data, names) or {
-        "train_split": _find(names, TRAIN_NAMES),
-        "eval_split": _find(names, EVAL_NAMES),
+    names = names or split_names(data.name, data.data_dir) or ("train", "test")
+    words = {name: name.lower() for name in names}
+    if data.name.startswith("folder:"):
+        words = {name: split_word(name) or word for name, word in words.items()}
+    chosen = _divided(data, words) or {
+        "train_split": _find(words, TRAIN_NAMES),
+        "eval_split": _find(words, EVAL_NAMES),
     }
     chosen = {field: chosen[field] for field in fields}
     for field, split in chosen.items():
@@ -67,19 +72,22 @@ def with_splits(data, training=True, evaluation=True):
     return dataclasses.replace(data, **chosen), notes
 
 
-def _divided(data, names):
+def _divided(data, words):
     """Returns both ranges of the only split; None if the split is not divided."""
-    if len(names) > 1 or names[0].lower() in EVAL_NAMES:
+    name, *others = words
+    if others or words[name] in EVAL_NAMES:
         return None
     if not data.train_split == data.eval_split == AUTO_SPLIT:
         return None
-    return {"train_split": f"{names[0]}[:90%]", "eval_split": f"{names[0]}[90%:]"}
+    return {"train_split": f"{name}[:90%]", "eval_split": f"{name}[90%:]"}
 
 
-def _find(names, wanted):
-    """Returns the name of the split that comes first in `wanted`; None if no split is in it."""
-    there = {name.lower(): name for name in names}
-    return next((there[name] for name in wanted if name in there), None)
+def _find(words, wanted):
+    """Returns the shortest split with the word that comes first in `wanted`; None without one."""
+    for word in wanted:
+        if found := [name for name in words if words[name] == word]:
+            return min(found, key=len)
+    return None
 
 
 def _no_split_error(name, names, field):

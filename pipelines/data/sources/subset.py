@@ -19,7 +19,7 @@ from pipelines.data.exclusion import read_exclusion
 from pipelines.data.labels import balance
 from pipelines.data.labels.class_sizes import check_class_sizes, name_sizes
 from pipelines.data.progress_lines import ProgressLines
-from pipelines.data.sources.open import open_source
+from pipelines.data.sources.open import open_split
 from pipelines.data.sources.source import ROWS_PER_READ, DataSource
 from pipelines.data.sources.splits import with_splits
 from pipelines.errors import DataError
@@ -59,7 +59,7 @@ def open_train_split(data):
 
     Arguments and errors are those of `open_train_source`.
     """
-    source = open_source(data.name, data.train_split, data.data_dir, data.label)
+    source = open_split(data, data.train_split)
     return leave_out(data, source)
 
 

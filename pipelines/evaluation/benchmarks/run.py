@@ -8,7 +8,7 @@ import numpy as np
 from pipelines.config.names import AUTO_SPLIT, Benchmark
 from pipelines.data.bad_images import BadImages, summary_at_end
 from pipelines.data.sources.files import absolute_path
-from pipelines.data.sources.open import open_source, split_names
+from pipelines.data.sources.open import open_source, open_split, split_names
 from pipelines.distribution.sameness import check_same_data, check_same_weights
 from pipelines.errors import DataError, MissingDataError, UserError
 from pipelines.evaluation import objectnet
@@ -119,7 +119,7 @@ def run(
 
 def _open_imagenet(benchmark, data):
     """The `DataSource` of ImageNet's validation images, with single labels or ReaL's lists."""
-    examples = open_source(data.name, _split(data, data.name), data.data_dir, data.label)
+    examples = open_split(data, _split(data, data.name))
     if examples.labels not in _imagenet_labels():
         raise DataError(
             f"--benchmark {benchmark} needs the {IMAGENET_1K:,} classes of ImageNet. "
@@ -177,6 +177,11 @@ def _check_model(benchmark, name, config, labels):
             f"{name} was trained for {config.num_classes:,} classes ({first_labels(labels)}). "
             f"--benchmark {benchmark} needs the {IMAGENET_1K:,} classes of ImageNet, in the order "
             "of published heads. Name such a model with --model."
+        )
+    if not labels:
+        _log.info(
+            f"warning: {name} stores no class names: its outputs count as the classes of ImageNet "
+            f"in the order of published heads: {first_labels(class_names(IMAGENET_1K))}"
         )
 
 

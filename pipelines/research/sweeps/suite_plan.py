@@ -11,7 +11,7 @@ from pipelines.config import Assignments, Experiment, Request
 from pipelines.config.recipes import get_recipe
 from pipelines.config.recipes.fine_tuning import dropout
 from pipelines.data.protocols.suites import SUITES, TABLE_4, Suite, setting_differences
-from pipelines.data.sources.open import open_source
+from pipelines.data.sources.open import open_split
 from pipelines.data.sources.subset import open_train_split, subset_size
 from pipelines.errors import DataError, MissingDataError, UserError
 from pipelines.evaluation.benchmarks.paper_results import merged
@@ -209,7 +209,7 @@ class _Planner:
 
     def _open(self, task, data):
         """Opens the training examples of a task; checks them and the test set."""
-        test = open_source(data.name, data.eval_split, data.data_dir, data.label)
+        test = open_split(data, data.eval_split)
         train = open_train_split(data)
         expected = self._suite.tasks[task].num_classes
         for source in (train, test):

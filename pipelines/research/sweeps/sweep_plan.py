@@ -24,6 +24,8 @@ _SHARED = (
     "data.name",
     "data.data_dir",
     "data.label",
+    "data.split_by",
+    "data.class_order",
     "data.train_split",
     "data.eval_split",
     "data.exclude",

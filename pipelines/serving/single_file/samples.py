@@ -3,7 +3,7 @@
 import numpy as np
 
 from pipelines.data import pipeline
-from pipelines.data.sources.open import open_source
+from pipelines.data.sources.open import open_split
 from pipelines.data.sources.splits import choose_splits
 from pipelines.errors import UserError
 from vit_tf.images.decoding import decode_image
@@ -28,7 +28,7 @@ def calibration_images(data, preprocessing, batch=None):
         UserError: if there are fewer images than in one call.
     """
     data = choose_splits(data, evaluation=False)
-    source = open_source(data.name, data.train_split, data.data_dir, data.label)
+    source = open_split(data, data.train_split)
     # Pixels stay 0 .. 255: the file normalizes them.
     batches = pipeline.eval_dataset(
         source,

@@ -61,6 +61,8 @@ VALUES = {
     "data.label": ("coarse_label", "coarse_label"),
     "data.train_split": ("train[:90%]", "train[:90%]"),
     "data.eval_split": ("none", None),
+    "data.split_by": ("file", "file"),
+    "data.class_order": ("natural", "natural"),
     "data.exclude": ("list.json", "list.json"),
     "data.fraction": ("0.1", 0.1),
     "data.per_class": ("10", 10),
@@ -253,16 +255,20 @@ def test_a_new_average_has_a_warm_up():
     assert not Experiment.from_dict(old).train.ema_warmup
 
 
-def test_what_was_stored_without_orientations_ignores_them():
-    for exif in ("apply", "ignore"):
-        stored = override(Experiment(), [f"data.exif={exif}"]).to_dict()
+@pytest.mark.parametrize(
+    ("field", "values"), [("exif", ("apply", "ignore")), ("split_by", ("class", "file"))]
+)
+def test_what_was_stored_before_a_field_goes_on_as_before(field, values):
+    """Before data.exif orientations were ignored, before data.split_by ranges were of all files."""
+    for value in values:
+        stored = override(Experiment(), [f"data.{field}={value}"]).to_dict()
         assert Experiment.from_stored(stored) == Experiment.from_dict(stored)
     before = copy.deepcopy(stored)
-    del before["data"]["exif"]
+    del before["data"][field]
     untouched = copy.deepcopy(before)
     assert Experiment.from_stored(before) == Experiment.from_dict(stored)
     assert before == untouched
-    assert Experiment.from_dict(before).data.exif == "apply"
+    assert getattr(Experiment.from_dict(before).data, field) == values[0]
     for damaged in ({"data": 3}, {"data": {"unknown": 1}}):
         with pytest.raises(UserError, match="data"):
             Experiment.from_stored(damaged)

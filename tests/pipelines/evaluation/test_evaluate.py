@@ -1,6 +1,7 @@
 """Evaluation of a saved model: as in training, every example once, with every strategy."""
 
 import csv
+import dataclasses
 import functools
 import json
 import re
@@ -13,9 +14,10 @@ import tensorflow as tf
 from sklearn.datasets import load_digits
 
 import vit_tf
+from pipelines.config import Data
 from pipelines.data import pipeline
 from pipelines.data.builtin.digits import split_indices
-from pipelines.data.sources.open import open_source
+from pipelines.data.sources.open import open_source, open_split
 from pipelines.errors import UserError
 from pipelines.evaluation.evaluate import evaluate
 from pipelines.evaluation.evaluation_step import EvaluationData, Evaluator
@@ -361,8 +363,60 @@ def test_a_folder_without_a_test_split(command, tmp_path):
             )
     result = command("evaluate", "--set=data.name=folder:images", "--json")
     assert result.returncode == 0, result.stderr
-    assert json.loads(result.stdout)["examples"] == 2
+    assert json.loads(result.stdout)["examples"] == 10  # One of each class.
     assert "images has the split train: evaluation takes train[90%:]" in result.stderr
+
+
+def _angles(folder, kind):
+    """A folder or list of 0, 90, 180 and 270 degrees, which text sorts otherwise."""
+    rows = ["path,label"]
+    for number, angle in enumerate((0, 90, 180, 270)):
+        (folder / f"{angle} deg").mkdir()
+        pixels = tf.fill([8, 8, 3], tf.constant(60 * number, tf.uint8))
+        path = folder / f"{angle} deg" / "1.png"
+        path.write_bytes(tf.io.encode_png(pixels).numpy())
+        rows.append(f"{path},{angle} deg")
+    (folder / "list.csv").write_text("\n".join(rows))
+    return f"folder:{folder}" if kind == "folder" else f"list:{folder}/list.csv"
+
+
+@pytest.mark.parametrize("kind", ["folder", "list"])
+def test_classes_that_only_their_position_names(kind, tmp_path, logged, uncompiled):
+    """Natural and text order differ: a line names the option, which numbers the classes so."""
+    (tmp_path / "angles").mkdir()
+    name = _angles(tmp_path / "angles", kind)
+    model = vit_tf.create_model(tiny_experiment().model.config(4))
+    vit_tf.save_npz(model, tmp_path / "unnamed.npz")
+    source = model_source.find(tmp_path / "unnamed.npz")
+
+    def lines(source, **settings):
+        logged.clear()
+        data = dataclasses.replace(Data(name=name), **settings)
+        examples = open_split(data, "train")
+        evaluate(
+            source,
+            examples,
+            one_device(),
+            batch_size=4,
+            bad_images="stop",
+            report=str(tmp_path / "report"),
+        )
+        found = [line for line in logged if "class names" in line]
+        return examples.labels, found, (tmp_path / "report" / "report.json").read_text()
+
+    labels, found, report = lines(source)
+    assert labels == ("0 deg", "180 deg", "270 deg", "90 deg")
+    assert len(found) == 1 and found[0].startswith("warning: ") and "\n" not in found[0]
+    assert "in this order: 0 deg, 180 deg, 270 deg, ..." in found[0]
+    assert "In natural order, class 1 is 90 deg, not 180 deg" in found[0]
+    assert "data.class_order=natural" in found[0] and "data.class_order=natural" in report
+    labels, found, _ = lines(source, class_order="natural")
+    assert labels == ("0 deg", "90 deg", "180 deg", "270 deg")
+    assert "In text order, class 1 is 180 deg, not 90 deg" in found[0]
+    named = dataclasses.replace(source, labels=labels)
+    assert lines(named, class_order="natural")[1] == []
+    with pytest.raises(UserError, match="another order.*Add --set data.class_order=natural"):
+        lines(named)
 
 
 def test_compiling_is_reported_until_the_first_batch_is_done(monkeypatch, each_line, logged):

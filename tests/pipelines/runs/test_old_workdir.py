@@ -53,10 +53,11 @@ def test_the_old_run_resumes_and_ends_with_the_stored_weights(
     assigned = Request(assignments=Assignments.parse(["train.ema_warmup=true"]))
     with pytest.raises(UserError, match="train.ema_warmup: False -> True"):
         train(warmed, run, one_device(), assigned)
-    train(override(warmed, ["data.exif=apply"]), run, one_device())
+    train(override(warmed, ["data.exif=apply", "data.split_by=class"]), run, one_device())
     said = logged.take()
     assert "the run keeps its own: train.ema_warmup: True -> False" in said
     assert "the run keeps its own: data.exif: 'apply' -> 'ignore'" in said
+    assert "the run keeps its own: data.split_by: 'class' -> 'file'" in said
     assert "resuming from step 4" in said
     assert "53% of the average are still the initial weights, after 6 steps" in said
     assert checkpoints.steps(run / "checkpoints") == [4, 6]

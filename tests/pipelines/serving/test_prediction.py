@@ -9,6 +9,7 @@ import tensorflow as tf
 from sklearn import datasets
 
 import vit_tf
+from pipelines.inspection import images as inspected
 from pipelines.serving import prediction
 from tests.pipelines import encoded
 from tests.pipelines.process import assert_user_error, run_command
@@ -43,6 +44,18 @@ def assert_predicted(models, line, images, top):
     assert [entry["index"] for entry in result["top"]] == indices
     actual = [entry["probability"] for entry in result["top"]]
     np.testing.assert_allclose(actual, probabilities, rtol=1e-4)
+
+
+def test_hidden_files_in_folders_are_left_out(tmp_path):
+    """As in training; a file that is named itself is read."""
+    for path in ("a/1.png", "a/._1.png", ".hidden.jpg", "__MACOSX/a/2.png", ".cache/3.png"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_bytes(encoded.encode(encoded.pixels(8, 9, seed=1), "PNG"))
+    named = str(tmp_path / ".hidden.jpg")
+    found = prediction.find_images([str(tmp_path), named])
+    assert [image.path for image in found] == [str(tmp_path / "a" / "1.png"), named]
+    images, errors = inspected.from_paths([str(tmp_path)])
+    assert [image.path for image in images] == [str(tmp_path / "a" / "1.png")] and not errors
 
 
 # `test_as_a_command` has a .npz file, `test_a_file_names_the_classes` a SavedModel.

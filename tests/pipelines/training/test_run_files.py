@@ -182,6 +182,7 @@ def test_a_folder_without_a_test_split(tmp_path, capsys, logged, uncompiled):
     takes = "training takes train[:90%], evaluation takes train[90%:]"
     printed = logged.take()
     assert printed.count(f"has the split train: {takes}\n") == 1
+    assert printed.count("warning: only 4 images to evaluate: each is 25.0% of the accuracy") == 1
     assert printed.startswith("recipe tiny: a test\n")
     assert "4 steps of 16 images (1.778 epochs), softmax loss\n" in printed
     assert last["eval_examples"] == 4

@@ -1,16 +1,22 @@
 """Image folders: which files are images, ids, splits that mix classes, links, hostile trees."""
 
 import hashlib
+import itertools
 import json
 import os
+import re
 import shutil
 
 import numpy as np
 import pytest
 
+from pipelines.config import Data
+from pipelines.data.labels.class_sizes import size_warnings
 from pipelines.data.skipped_files import skipped_files
 from pipelines.data.sources import files, folders
-from pipelines.data.sources.open import open_source
+from pipelines.data.sources.files import FileRules
+from pipelines.data.sources.open import open_source, split_names
+from pipelines.data.sources.splits import with_splits
 from pipelines.errors import DataError
 
 
@@ -112,6 +118,82 @@ def test_sub_splits_hold_all_classes(big):
         assert (abs(counts - [50, 37.5, 12.5]) < 16).all()
 
 
+@pytest.mark.parametrize(
+    ("sizes", "trained", "evaluated"),
+    [
+        # Every class is on both sides; the only image of a class trains.
+        ([10] * 10, [9] * 10, [1] * 10),
+        ([5, 1], [4, 1], [1, 0]),
+        ([2] * 7, [1] * 7, [1] * 7),
+        ([4, 3, 7], [3, 2, 6], [1, 1, 1]),
+        ([100, 2], [91, 1], [9, 1]),
+        ([1] * 30 + [2], [1] * 31, [0] * 30 + [1]),
+        ([200, 50, 20], [180, 45, 18], [20, 5, 2]),
+    ],
+)
+def test_the_default_ranges_divide_each_class(tmp_path, sizes, trained, evaluated):
+    _write(tmp_path, *(f"{i:02}/{k}.jpg" for i, size in enumerate(sizes) for k in range(size)))
+    parts = [open_source(f"folder:{tmp_path}", split) for split in ("train[:90%]", "train[90%:]")]
+    counts = [
+        np.bincount(part.read_labels(range(part.num_examples)), minlength=len(sizes))
+        for part in parts
+    ]
+    assert [each.tolist() for each in counts] == [trained, evaluated]
+    first, second = map(_everything, parts)
+    assert not first.keys() & second.keys()
+    assert all(part.manifest()["split_by"] == "class" for part in parts)
+
+
+def test_one_sided_classes_and_few_images_are_named(tmp_path):
+    _write(tmp_path, *(f"{name}/{k}.jpg" for name in "ab" for k in range(100)), "only one/1.jpg")
+    train, evaluation, first = (
+        open_source(f"folder:{tmp_path}", split)
+        for split in ("train[:90%]", "train[90%:]", "train[:9]")
+    )
+    images, classes = size_warnings(train, evaluation)
+    assert "1 of 3 classes trained and never evaluated, with their images: only one (1)." in classes
+    assert "20 images to evaluate: each is 5.0% of the accuracy" in images
+    assert (
+        "evaluated and never trained, with their images: only one (1)"
+        in size_warnings(first, train)[-1]
+    )
+    assert all(line.startswith("warning: ") and "\n" not in line for line in (classes, images))
+    # Nothing to say.
+    assert not [x for x in size_warnings(train, train) if "classes" in x or "images to" in x]
+
+
+def test_other_ranges_divide_each_class(tmp_path):
+    """Any ranges together are the split; each has its part of each class, up to one image."""
+    sizes = {"a": 37, "b": 60, "c": 11}
+    _write(tmp_path, *(f"{name}/{i}.jpg" for name, size in sizes.items() for i in range(size)))
+    percents, images = ["0", "15%", "50%", "80%", "-10%", ""], ["0", "20", "54", "100", ""]
+    for borders in (percents, images):
+        found = []
+        for begin, end in itertools.pairwise(borders):
+            part = open_source(f"folder:{tmp_path}", f"train[{begin}:{end}]".replace("[0:", "[:"))
+            found += _everything(part)
+            counts = np.bincount(part.read_labels(range(part.num_examples)), minlength=3)
+            expected = np.array([*sizes.values()]) * part.num_examples / 108
+            assert (abs(counts - expected) < 2).all(), (begin, end)
+        assert len(found) == len({*found}) == 108
+    assert open_source(f"folder:{tmp_path}", "train[:54]").num_examples == 54
+    assert open_source(f"folder:{tmp_path}", "train[50%:][:5]").num_examples == 5
+
+
+def test_ranges_of_earlier_runs_are_those_of_the_hash(tmp_path):
+    paths = [f"{name}/{i}.jpg" for name in "ab" for i in range(10)]
+    _write(tmp_path, *paths)
+    whole = open_source(f"folder:{tmp_path}", "train")
+    old = FileRules(split_by="file")
+    parts = [
+        open_source(f"folder:{tmp_path}", split, rules=old)
+        for split in ("train[:90%]", "train[90%:]")
+    ]
+    images = [[*part.read(range(part.num_examples)).images] for part in parts]
+    assert images[0] + images[1] == [*whole.read(range(20)).images]
+    assert not any("split_by" in part.manifest() for part in [whole, *parts])
+
+
 def test_splits_change_little_when_images_are_added(tmp_path):
     _write(tmp_path, *[f"{name}/{i}.jpg" for name in "ab" for i in range(100)])
     before = _everything(open_source(f"folder:{tmp_path}", "train[:50%]"))
@@ -147,6 +229,90 @@ def test_a_folder_per_split(tmp_path):
 def test_a_class_may_be_called_like_a_split(tmp_path):
     _write(tmp_path, "bicycle/1.jpg", "car/1.jpg", "train/1.jpg")
     assert open_source(f"folder:{tmp_path}", "train").labels == ("bicycle", "car", "train")
+
+
+def _tree(*levels, count=3):
+    """The paths of some images in all combinations of folders: `_tree("ab", ["x"])`: a/x/0.jpg."""
+    return [
+        "/".join(names) + f"/{i}.jpg" for names in itertools.product(*levels) for i in range(count)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("paths", "splits", "chosen", "labels"),
+    [
+        # Archives that are unpacked into folders of their own name.
+        (
+            [f"seg_{x}/seg_{x}/{y}" for x in ("train", "test") for y in _tree(["sea", "ice"])],
+            {"seg_test", "seg_train"},
+            ("seg_train", "seg_test"),
+            ("ice", "sea"),
+        ),
+        (_tree(["training_set", "test_set"], "ab"), None, ("training_set", "test_set"), ("a", "b")),
+        (_tree(["train2017", "val2017"], "ab"), None, ("train2017", "val2017"), ("a", "b")),
+        (_tree(["Train-images", "ValSet"], "ab"), None, ("Train_images", "ValSet"), ("a", "b")),
+        (_tree(["train", "eval"], "ab"), None, ("train", "eval"), ("a", "b")),
+        (_tree(["set"], ["set"], "ab"), {"train"}, ("train[:90%]", "train[90%:]"), ("a", "b")),
+        # Names with such words, and deeper folders, are classes where images say so.
+        (
+            _tree(["steam_train", "test tube", "car"]),
+            {"train"},
+            None,
+            ("car", "steam_train", "test tube"),
+        ),
+        (_tree(["train", "val"], ["n1", "n2"], ["images"]), {"train", "val"}, None, ("n1", "n2")),
+        (
+            ["cat/wild/1.jpg", "cat/2.jpg", "dog/wild/1.jpg", "dog/old/1.jpg"],
+            {"train"},
+            None,
+            ("cat", "dog"),
+        ),
+    ],
+)
+def test_layouts_of_splits(tmp_path, paths, splits, chosen, labels):
+    root = tmp_path / "set"
+    root.mkdir()
+    _write(root, *paths)
+    name = f"folder:{root}"
+    assert splits is None or {*split_names(name)} == splits
+    data, _ = with_splits(Data(name=name))
+    assert chosen is None or (data.train_split, data.eval_split) == chosen
+    source = open_source(name, "+".join(split_names(name)))
+    assert (source.labels, source.num_examples) == (labels, len(paths))
+
+
+@pytest.mark.parametrize(
+    ("paths", "fix", "labels"),
+    [
+        ([*_tree(["train"], "ab"), "test_images/1.png", "test_images/2.png"], "train", "ab"),
+        ([*_tree(["train"], "ab"), "test/1.png"], "train", "ab"),
+        ([*_tree(["train"], "ab"), "test/test/1.png"], "train", "ab"),
+        ([*_tree(["train"], "ab"), "test/unknown/1.png"], "train", "ab"),
+        ([*_tree(["train"], "ab"), "test/read.me"], "train", "ab"),
+        ([*_tree(["train"], "ab"), "samples/1.png"], "train", "ab"),
+        (
+            [*_tree(["seg_test", "seg_train"], "ab"), "seg_pred/seg_pred/1.jpg"],
+            "seg_train",
+            "ab",
+        ),
+        (_tree(["fold1", "fold2"], "abc"), "fold1", "abc"),
+        ([f"{x}/{x}/{y}" for x in ("fold1", "fold2") for y in _tree("ab")], "fold1", "ab"),
+        (_tree(["data"], "ab"), "data", "ab"),
+        ([*_tree(["site_a", "site_b"], "ab"), "c/1.jpg"], "site_a", "ab"),
+        (_tree("ab", ["train", "test"]), None, "ab"),
+    ],
+)
+def test_folders_that_are_no_classes_are_refused_with_the_path_that_works(
+    tmp_path, paths, fix, labels
+):
+    _write(tmp_path, *paths)
+    message = _message(tmp_path, "train")
+    if fix is None:
+        assert "splits inside of classes" in message and "list:<path>" in message
+        return
+    path = re.search("data.name=folder:([^ ;]*?)[.;]? ", message + " ")[1]
+    assert path.startswith(f"{tmp_path}/{fix}")
+    assert open_source(f"folder:{path}", "train").labels == tuple(labels)
 
 
 def test_links(tmp_path):

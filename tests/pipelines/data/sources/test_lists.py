@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from pipelines.config import Experiment, override
+from pipelines.data.sources.files import FileRules
 from pipelines.data.sources.open import open_source
 from pipelines.errors import DataError
 
@@ -190,6 +192,42 @@ def test_wrong_lists_of_labels(folder, text, texts):
     for expected in texts:
         assert expected in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("names", "order", "expected"),
+    [
+        (["10", "9", "-1"], "auto", ("-1", "9", "10")),
+        (["10", "9", "-1"], "text", ("-1", "10", "9")),
+        (["b10", "b9", "B1"], "auto", ("B1", "b10", "b9")),
+        (["b10", "b9", "B1", "a"], "natural", ("a", "B1", "b9", "b10")),
+        (["1e99", "01", "1", "x²"], "natural", ("01", "1", "1e99", "x²")),
+    ],
+)
+def test_order_of_classes(folder, names, order, expected):
+    rows = "".join(f"{_IMAGES[0]},{name}\n" for name in names)
+    (folder / "list.csv").write_text(f"path,label\n{rows}")
+    rules = FileRules(class_order=order)
+    assert open_source(f"list:{folder}/list.csv", "train", rules=rules).labels == expected
+
+
+def test_the_order_of_classes_belongs_to_folders_and_lists():
+    with pytest.raises(DataError, match="data.class_order=natural numbers the classes of folders"):
+        open_source("digits", "train", rules=FileRules(class_order="natural"))
+    data = override(Experiment(), ["data.name=folder:a", "data.class_order=natural"])
+    assert override(data, ["data.name=list:b.csv"]).data.class_order == "natural"
+    assert override(data, ["data.name=digits"]).data.class_order == "auto"
+
+
+def test_ranges_divide_lists_of_labels_by_the_rarest(folder):
+    names = ["common"] * 40 + ["common|rare"] * 3 + [""] * 7
+    for i in range(len(names)):
+        (folder / f"{i}.jpg").write_bytes(b"x")
+    rows = "".join(f"{i}.jpg,{name}\n" for i, name in enumerate(names))
+    for split, images, rare in (("train[:90%]", 45, 2), ("train[90%:]", 5, 1)):
+        source = _open(folder, f"path,labels\n{rows}", split)
+        labels = source.read_labels(range(source.num_examples))
+        assert (len(labels), sum(1 in own for own in labels)) == (images, rare), split
 
 
 def test_one_class_is_enough_for_lists_of_labels(folder):

@@ -23,7 +23,7 @@ def main(path, seconds):
             time.sleep(seconds)
             return trainings(experiment, workdir, strategy)
 
-    subset.open_source = suite_plan.open_source = suites.Source
+    subset.open_split = suite_plan.open_split = suites.open_as_source
     sweep.train, suite._POLL = train, 0.05
     plan = suites.plan_of("vtab", init_from=suites.L16, seeds=1)
     suite.run(plan, path, one_device())

@@ -36,18 +36,23 @@ class Source:
         return {"parts": [{"split": self.split, "start": 0, "stop": self.num_examples}]}
 
 
+def open_as_source(data, split):
+    """The `Source` in place of what `open_split` would open."""
+    return Source(data.name, split, data.data_dir, data.label)
+
+
 def replace_data(monkeypatch, missing=(), opened=None):
     """Lets plans read `Source`s; those whose name begins with one of `missing` are not there."""
 
-    def open_source(name, split, data_dir=None, label=None):
-        if name.startswith(tuple(missing)):
-            raise MissingDataError(f"{name} is not prepared.")
+    def open_split(data, split):
+        if data.name.startswith(tuple(missing)):
+            raise MissingDataError(f"{data.name} is not prepared.")
         if opened is not None:
-            opened.append((name, split, label))
-        return Source(name, split, data_dir, label)
+            opened.append((data.name, split, data.label))
+        return open_as_source(data, split)
 
     for module in (suite_plan, subset):
-        monkeypatch.setattr(module, "open_source", open_source)
+        monkeypatch.setattr(module, "open_split", open_split)
 
 
 def plan_of(name, *settings, init_from=B16, workdir="no run", **options):

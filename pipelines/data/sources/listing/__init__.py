@@ -1,0 +1,1 @@
+"""The files of a folder: which splits and classes they are in, and in which order."""

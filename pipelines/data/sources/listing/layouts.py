@@ -1,0 +1,141 @@
+"""Which folders of an image folder are splits, and which are classes.
+
+| folder X | splits |
+| --- | --- |
+| `X/cat/1.jpg` | one, "train" |
+| `X/train/cat/1.jpg`, `X/val/cat/2.jpg` | `train`, `val` |
+| `X/seg_train/sea/1.jpg`, `X/seg_test/sea/2.jpg` | `seg_train`, `seg_test`: words in their names |
+
+A folder that is alone in a folder of its own name stands for that: archives are unpacked so. A
+folder called like a split that has images itself is a class, unless there are splits beside it.
+"""
+
+import os
+import re
+from typing import NamedTuple
+
+from pipelines.data.sources.listing.directories import is_image, list_directory
+from pipelines.errors import DataError
+from vit_tf.files import storage
+
+TRAIN_NAMES = ("train", "training")
+# Evaluation takes the first of these splits that a data set has; see `splits.py`.
+EVAL_NAMES = ("test", "testing", "validation", "valid", "val", "dev", "eval", "evaluation")
+
+_WORD = re.compile(
+    rf"(?:^|[^a-z])({'|'.join(TRAIN_NAMES + EVAL_NAMES)})(?:set|split|data|images|imgs)?(?![a-z])"
+)
+
+
+def split_word(name) -> str | None:
+    """The word of `TRAIN_NAMES` or `EVAL_NAMES` in a name such as "seg_train" or "TestSet"."""
+    found = _WORD.search(name.lower())
+    return found[1] if found else None
+
+
+class _Folder(NamedTuple):
+    path: str
+    folders: list
+    has_images: bool
+
+    @property
+    def may_be_split(self):
+        return bool(self.folders) and not self.has_images
+
+
+def find_splits(root) -> dict[str, str]:
+    """The folder of each split of an image folder, by the name of the split.
+
+    Args:
+        root: the folder, absolute, or its URL.
+
+    Raises:
+        DataError: if a folder cannot be read, or there are others beside the folders of splits.
+    """
+    whole = _unpacked(root)
+    named = {name: split_word(name) for name in whole.folders}
+    called = {
+        name: _unpacked(storage.join(whole.path, name)) for name, word in named.items() if word
+    }
+    splits = {name: folder for name, folder in called.items() if folder.may_be_split}
+    kinds = {named[name] in TRAIN_NAMES for name in called}
+    if not splits and len(kinds) == 2 and len(called) == len(whole.folders):
+        return {name: folder.path for name, folder in called.items()}  # Without classes.
+    are_exact = any(name.lower() in TRAIN_NAMES + EVAL_NAMES for name in splits)
+    if not splits or not (are_exact or len(kinds) == 2):
+        return {"train": whole.path}
+    others = [name for name in whole.folders if name not in splits]
+    if others:
+        raise _mixture(whole.path, splits, others, [x for x in others if x in called])
+    found = {re.sub(r"\W", "_", name): folder.path for name, folder in splits.items()}
+    if len(found) < len(splits):
+        raise DataError(
+            f"The names of the folders {', '.join(splits)} in {root} are too similar for splits. "
+            "Rename one of them."
+        )
+    return found
+
+
+def _unpacked(path):
+    """The `_Folder` of a path, or the one of its own name that it holds alone."""
+    name = os.path.basename(path).lower()
+    while True:
+        folders, files = list_directory(path)
+        found = _Folder(path, folders, any(map(is_image, files)))
+        if [x.lower() for x in folders] != [name] or found.has_images or _is_link(path, folders):
+            return found
+        path = storage.join(path, folders[0])
+
+
+def _is_link(path, folders):
+    return not storage.is_url(path) and os.path.islink(os.path.join(path, folders[0]))
+
+
+def _mixture(root, splits, others, called):
+    """The `DataError` about folders beside those of splits; `called` like splits are some."""
+    names = sorted(splits, key=lambda name: split_word(name) not in TRAIN_NAMES)
+    way = f"data.name=folder:{splits[names[0]].path}"
+    if called:
+        first = storage.join(root, called[0])
+        return DataError(
+            f"{root} has folders of splits ({', '.join(splits)}), but {first} has no folder of a "
+            f"class, so its images have no labels. Move it away, or take one split: {way}."
+        )
+    return DataError(
+        f"{root} mixes folders of splits ({', '.join(splits)}) with others "
+        f"({', '.join(others[:3])}). Move the others away, or take one split: {way}."
+    )
+
+
+def levels_problem(folder, holders) -> str | None:
+    """The problem with classes whose images are all in folders that other classes have too.
+
+    Args:
+        folder: the folder of the classes.
+        holders: for each class the names of the folders directly in it that have its images, and
+            "" if images are directly in it.
+
+    Returns:
+        A sentence; None without a problem. One name in all classes, such as `images`, is none.
+    """
+    owners = {}
+    for label, names in holders.items():
+        for name in names:
+            owners.setdefault(name.casefold(), set()).add(label)
+    shared = {name for name, labels in owners.items() if name and len(labels) > 1}
+    found = [x for x, names in holders.items() if names and {*map(str.casefold, names)} <= shared]
+    inner = sorted({name for label in found for name in holders[label]})
+    if len({*map(str.casefold, inner)}) < 2:
+        return None
+    shown = ", ".join(inner[:5]) + ", ..." * (len(inner) > 5)
+    begin = f"The images of {found[0]!r} in {folder} are in folders that others have too ({shown})"
+    if all(map(split_word, inner)):
+        return (
+            f"{begin}: splits inside of classes. Move them to {folder}/<split>/<class>, or write a "
+            "list with a split for each image: data.name=list:<path>."
+        )
+    return (
+        f"{begin}, so {found[0]!r} is no class. If these are the classes, take "
+        f"data.name=folder:{storage.join(folder, found[0])}. Else move the images up, or write a "
+        "list: data.name=list:<path>."
+    )
