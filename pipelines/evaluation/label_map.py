@@ -3,7 +3,13 @@
 from pipelines.data.labels.files import read_class_file
 from pipelines.errors import UserError
 from pipelines.tasks.classification import NO_CLASS
-from vit_tf.pretrained.class_names import IMAGENET_1K, IMAGENET_21K, class_names, same_names, synsets
+from vit_tf.pretrained.class_names import (
+    IMAGENET_1K,
+    IMAGENET_21K,
+    class_names,
+    same_names,
+    synsets,
+)
 
 # In place of a file: the classes of ImageNet by their WordNet ids.
 WORDNET = "wordnet"
