@@ -188,7 +188,7 @@ def _measure(values, experiment, source):
         result |= {
             "images_per_second_needed": throughput.needed_rate(config, values.teraflops),
             "teraflops": values.teraflops,
-            "utilisation": throughput.UTILIZATION,
+            "utilization": throughput.UTILIZATION,
         }
     return result, throughput.format_throughput
 

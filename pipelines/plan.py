@@ -200,12 +200,28 @@ def _plan(values):
     experiment, config, measured = _prepare(values)
     assumptions = Assumptions(**assumed | measured)
     several = len(chips) > 1
-    plans = [plan(experiment, config, chip, x, assumptions, several) for x in chips]
+    if several:
+        plans = [plan(experiment, config, chip, x, assumptions, several) for x in chips]
+    else:
+        plans = [_plan_that_fits(experiment, config.num_classes, chip, chips[0], assumptions)]
     others = [] if chip in chip_table().values() else [chip]
     records = [plan_report.plan_record(made, values.price, others) for made in plans]
     if several:
         return records, plan_report.scaling_text
     return records[0], plan_report.plan_text
+
+
+def _plan_that_fits(experiment, *where):
+    """The plan for one number of chips; says which settings make it fit."""
+    from pipelines.research.planning.planning import plan_that_fits
+
+    made, changed = plan_that_fits(experiment, *where)
+    if changed:
+        _log.info(
+            "the run does not fit into the memory as it is: planned with "
+            + " ".join(f"--set {setting}" for setting in changed)
+        )
+    return made
 
 
 def _numbers(name, text, example):

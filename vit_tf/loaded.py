@@ -18,6 +18,7 @@ from vit_tf.checkpoints.sidecar import read_sidecar
 from vit_tf.classes import Classes
 from vit_tf.create import create_model
 from vit_tf.files import storage
+from vit_tf.images.image_array import check_image
 from vit_tf.images.image_file import read_image
 from vit_tf.preprocessing import Preprocessing
 from vit_tf.pretrained.class_names import names_if_imagenet
@@ -204,21 +205,11 @@ def _read_images(images, decode):
         images = [images]
     elif not isinstance(images, list | tuple):
         images = np.asarray(images)
-        images = images[None] if images.ndim == 3 else images
-        if images.ndim != 4:
-            raise _no_image(images)
+        images = images if images.ndim == 4 else [images]
     for image in images:
         if isinstance(image, str | os.PathLike):
             yield read_image(image, decode)
             continue
         image = np.asarray(image)
-        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
-            raise _no_image(image)
+        check_image(image)
         yield image
-
-
-def _no_image(array):
-    return ValueError(
-        "An image is the path of a file, or a uint8 array [H, W, 3] of values 0 .. 255. Received: "
-        f"{array.dtype} {list(array.shape)}. Convert it with numpy.asarray(image, 'uint8')."
-    )

@@ -143,6 +143,6 @@ def format_throughput(result):
         lines.append(
             f"{result['model']} at {height} x {width} needs "
             f"{result['images_per_second_needed']:,.0f} images/s on {result['teraflops']:g} "
-            f"TFLOP/s at {100 * result['utilisation']:.0f} % use"
+            f"TFLOP/s at {100 * result['utilization']:.0f} % use"
         )
     return "\n".join(lines)

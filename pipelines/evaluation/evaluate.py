@@ -17,7 +17,7 @@ from pipelines.stored_models.stored_model import AS_TRAINED
 from pipelines.tasks import losses
 from pipelines.tasks.classification import NO_CLASS, Classification
 from vit_tf.classes import Classes
-from vit_tf.pretrained.class_names import words_of
+from vit_tf.pretrained.class_names import same_names, words_of
 
 _log = logging.getLogger(__name__)
 
@@ -158,8 +158,9 @@ def _read_columns(label_map, examples, model_names):
 
 
 def _check_same_classes(name, classes, labels, examples):
-    same = ((), examples.labels, words_of(examples.labels))  # ImageNet's folders are WordNet ids.
-    if classes != examples.num_classes or labels not in same:
+    # ImageNet's folders are WordNet ids.
+    same = labels in ((), examples.labels) or same_names(labels, words_of(examples.labels))
+    if classes != examples.num_classes or not same:
         order, numbered = other_order(examples.labels) or ("", ())
         if labels and labels == tuple(numbered) and examples.one_file_each:
             raise UserError(

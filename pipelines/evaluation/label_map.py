@@ -3,7 +3,13 @@
 from pipelines.data.labels.files import read_class_file
 from pipelines.errors import UserError
 from pipelines.tasks.classification import NO_CLASS
-from vit_tf.pretrained.class_names import IMAGENET_1K, IMAGENET_21K, class_names, synsets
+from vit_tf.pretrained.class_names import (
+    IMAGENET_1K,
+    IMAGENET_21K,
+    class_names,
+    same_names,
+    synsets,
+)
 
 # In place of a file: the classes of ImageNet by their WordNet ids.
 WORDNET = "wordnet"
@@ -66,10 +72,9 @@ def read_label_map(path, data_names, model_names) -> tuple[int, ...]:
 
 def _by_wordnet(data_names, model_names):
     classes = len(model_names)
-    if classes not in (IMAGENET_1K, IMAGENET_21K) or model_names not in (
-        class_names(classes),
-        synsets(classes),
-        tuple(map(str, range(classes))),
+    if classes not in (IMAGENET_1K, IMAGENET_21K) or not (
+        model_names in (synsets(classes), tuple(map(str, range(classes))))
+        or same_names(model_names, class_names(classes))
     ):
         raise UserError(
             f"--label_map {WORDNET} is for published heads of {IMAGENET_1K:,} or {IMAGENET_21K:,} "

@@ -206,7 +206,7 @@ def test_throughput(command):
         "image_size": [12, 12],
         "batch_size": 64,
         "teraflops": 2.5,
-        "utilisation": 0.45,
+        "utilization": 0.45,
         "seconds": 0.2,
     }
 

@@ -46,6 +46,30 @@ def test_a_run_of_the_paper(planned, tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize(
+    ("flags", "settings"),
+    [
+        (("--experiment=jft_vit_h14", "--chips=128"), "train.accumulate_steps=16"),
+        ((*L16, "--chips=256"), ""),
+    ],
+    ids=["micro-batches", "as it is"],
+)
+def test_a_run_that_does_not_fit_gets_settings_that_fit(command, flags, settings):
+    """As in `paper`; the settings that are named give the same plan without a further word."""
+    flags = [*flags, "--images=303000000", "--chip=v3", "--json"]
+    result = command("plan", *flags)
+    assert result.returncode == 0, result.stderr
+    said = [line for line in result.stderr.splitlines() if "does not fit" in line]
+    if not settings:
+        assert not said
+        return
+    (line,) = said
+    assert settings in line
+    found = re.findall(r"--set (\S+)", line)
+    again = command("plan", *flags, *(f"--set={setting}" for setting in found))
+    assert again.stdout == result.stdout and "does not fit" not in again.stderr
+
+
 def test_the_largest_batch_of_each_chip(planned):
     record = planned(*L16, "--chip=v4", "--chips=256")
     images = {entry["chip"]: entry["images"] for entry in record["largest_batch"]}
@@ -183,8 +207,8 @@ def test_a_search_on_this_machine(command, tmp_path, monkeypatch):
         (["--measure", "--memory_gb=1", f"--models={','.join('a' * 17)}"], ["names 17 models"]),
         (["--measure", "--set=train.steps=3"], ["--set train.steps has no effect", "model.dtype"]),
         (
-            [*L16, "--chip=v5e", "--chips=8"],
-            ["does not fit on --chips=8 of TPU v5e", "Set train.accumulate_steps="],
+            [*L16, "--chip=v5e", "--chips=8", "--set=model.layers=400"],
+            ["does not fit on --chips=8 of TPU v5e", "enough for 0 images"],
         ),
     ],
     ids=lambda value: " ".join(value[-2:]),

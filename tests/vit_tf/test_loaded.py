@@ -291,6 +291,47 @@ def test_what_is_no_image(loaded, images, said):
         loaded.predict(images)
 
 
+GRAY = encoded.pixels(30, 20, seed=1)[..., :1].repeat(3, axis=-1)
+ARRAYS = {
+    "fractions": (GRAY / 255, "0 to 1", "numpy.uint8((255 * image).round())"),
+    "half": (np.float16(GRAY / 255), "0 to 1", "numpy.uint8((255 * image).round())"),
+    "bits": (GRAY > 99, "0 to 1", "numpy.uint8((255 * image).round())"),
+    "signed fractions": (GRAY / 127.5 - 1, "-1 to 1", "numpy.uint8((127.5 * (image + 1)).round())"),
+    "float": (np.float32(GRAY), "0 to 255", "numpy.uint8(image.round())"),
+    "int64": (np.int64(GRAY), "0 to 255", "numpy.uint8(image.round())"),
+    "uint16": (np.uint16(GRAY) * 257, "16 bits", "numpy.uint8(image // 257)"),
+    "no channels": (GRAY[..., 0], "no channels", "numpy.stack([image] * 3, axis=-1)"),
+    "one channel": (GRAY[..., :1], "one channel", "numpy.repeat(image, 3, axis=-1)"),
+    "gray, alpha": (GRAY[..., :2], "with alpha", "numpy.repeat(image[..., :1], 3, axis=-1)"),
+    "alpha": (np.pad(GRAY, [(0, 0), (0, 0), (0, 1)]), "alpha channel", "image[..., :3]"),
+    "channels first": (np.moveaxis(GRAY, -1, 0), "come first", "numpy.moveaxis(image, 0, -1)"),
+}
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_advice_on_arrays_leads_to_the_image(loaded, name):
+    array, said, advice = ARRAYS[name]
+    for images in (array, [array]):
+        with pytest.raises(ValueError, match=said) as caught:
+            loaded.predict(images)
+        assert str(caught.value).endswith(f"{advice}.") and str(caught.value).count(". ") == 3
+    image = eval(advice, {"numpy": np, "image": array})
+    (result,) = loaded.predict(image, top=3)
+    assert_predicted(loaded, result, np.uint8(255 * array) if name == "bits" else GRAY, top=3)
+
+
+def test_advice_on_arrays_with_several_causes(loaded):
+    for array, words in (
+        (np.zeros([2, 9, 9, 4]), ["alpha channel", "0 to 1"]),
+        (np.full([9, 9], np.nan), ["no channels", "nan to nan"]),
+        (np.full([4, 9, 9], -500), ["9 channels", "-500 to -500"]),
+        (np.zeros([9, 9, 3], object), ["are not numbers"]),
+    ):
+        with pytest.raises(ValueError) as caught:
+            loaded.predict(array)
+        assert all(word in str(caught.value) for word in words)
+
+
 @pytest.mark.parametrize("name", ["empty", "cut JPEG"])
 def test_a_file_that_cannot_be_decoded(loaded, tmp_path, name):
     path = tmp_path / "broken.jpg"

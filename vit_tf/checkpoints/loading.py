@@ -9,7 +9,8 @@ import warnings
 import numpy as np
 
 from vit_tf.checkpoints.published.model_rules import variables_by_path
-from vit_tf.checkpoints.shapes import check_grid, summarize
+from vit_tf.checkpoints.published.vit_positions import trained_positions
+from vit_tf.checkpoints.shapes import assumed_square, check_grid, summarize
 
 # Relative positions of a line of 4096 pixels; a hostile header cannot request more memory.
 _MOST_OFFSETS = 2 * 4096 - 1
@@ -28,6 +29,7 @@ class LoadReport:
         resized: `(source grid, target grid)` of the position table, or None.
         resized_tables: keys of the tables of relative positions that were resized.
         converted: whether the patch embedding was converted to the model's range of pixels.
+        notes: assumptions about the file, one sentence each.
     """
 
     path: str
@@ -37,6 +39,7 @@ class LoadReport:
     resized: tuple[tuple[int, int], tuple[int, int]] | None
     resized_tables: list[str]
     converted: bool = False
+    notes: tuple[str, ...] = ()
 
     def __str__(self):
         lines = [f"loaded {len(self.loaded)} arrays from {self.path}"]
@@ -51,7 +54,7 @@ class LoadReport:
             lines.append(f"fresh initial values: {', '.join(self.reset)}")
         if self.dropped:
             lines.append(f"dropped: {', '.join(self.dropped)}")
-        return "\n".join(lines)
+        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
 
 def load_checkpoint(model, checkpoint, mapping, head, source_grid=None) -> LoadReport:
@@ -81,6 +84,9 @@ def load_checkpoint(model, checkpoint, mapping, head, source_grid=None) -> LoadR
     loaded = [rule for rule in rules if rule not in head_rules] + loaded_head
     dropped = _find_dropped(shapes, loaded, mapping, path)
     positions, resized = mapping.read_positions(checkpoint, model, grid)
+    notes = list(checkpoint.notes)
+    if grid is None and resized and trained_positions(shapes) == "learned_1d":
+        notes.append(assumed_square(resized[0], path))
     for rule in loaded:
         if _first_key(rule) in positions:
             continue
@@ -115,6 +121,7 @@ def load_checkpoint(model, checkpoint, mapping, head, source_grid=None) -> LoadR
             if rule.resizable and tuple(shapes[key]) != tuple(shape)
         ],
         converted=getattr(checkpoint, "is_converted", False),
+        notes=tuple(dict.fromkeys(notes)),
     )
 
 

@@ -28,6 +28,14 @@ def square_grid(count) -> tuple[int, int] | None:
     return (side, side) if side and side * side == count else None
 
 
+def assumed_square(grid, path) -> str:
+    """The note on a file whose positions are taken for those of a square, see `square_grid`."""
+    return (
+        f"the grid of the patches is not stated: assumed a square of {grid[0]} x {grid[1]}. If the "
+        f'images were not square, add a sidecar {path}.json with {{"grid": [rows, columns]}}'
+    )
+
+
 def check_grid(value, path) -> tuple[int, int]:
     """Checks a grid from a caller or a file, returns a tuple; `path` is for the message.
 

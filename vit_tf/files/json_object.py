@@ -31,13 +31,17 @@ class JsonObject:
     def __iter__(self):
         return iter(self._values)
 
-    def error(self, name, expected) -> ValueError:
-        """The error for a value that cannot be used."""
+    def error(self, name, expected, advice="Correct the file, or download it again."):
+        """The `ValueError` for a value that cannot be used."""
         value = reprlib.repr(self._values.get(name))
         return ValueError(
-            f"{self.path}: {self._prefix}{name} is {value}. Expected {expected}. "
-            "Correct the file, or download it again."
+            f"{self.path}: {self._prefix}{name} is {value}. Expected {expected}. {advice}"
         )
+
+    def unsupported(self, name, expected):
+        """The `ValueError` for a right file of a model that vit_tf does not have."""
+        advice = "The file is right, but vit_tf does not have this model: choose another one."
+        return self.error(name, expected, advice)
 
     def integer(self, name, default=None):
         """An integer of at least 0, or the default if the name is missing."""

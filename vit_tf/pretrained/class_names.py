@@ -3,9 +3,11 @@
 Loads no framework. The file in `assets` is made of files of timm; see `assets/NOTICE`.
 """
 
+import collections
 import functools
 import gzip
 import pathlib
+import re
 from collections.abc import Sequence
 
 _PATH = pathlib.Path(__file__).parent.parent / "assets" / "imagenet_classes.tsv.gz"
@@ -13,11 +15,15 @@ _PATH = pathlib.Path(__file__).parent.parent / "assets" / "imagenet_classes.tsv.
 # Numbers of classes of the heads, which also name them.
 IMAGENET_1K, IMAGENET_21K = 1000, 21843
 
+# The end of a name that several classes would have.
+_ID = re.compile(r" \(n\d{8}\)$")
+
 
 def class_names(num_classes) -> tuple[str, ...]:
-    """The words for each class of a head, such as "tench, Tinca tinca".
+    """The words for each class of a head, such as "tench, Tinca tinca"; all are different.
 
-    Different classes can have the same words: classes 134 and 517 of 1000 are "crane".
+    Words of several classes are followed by the WordNet id: classes 134 and 517 of 1000 are
+    "crane (n02012849)" and "crane (n03126707)".
 
     Args:
         num_classes: 1000 or 21,843.
@@ -25,7 +31,15 @@ def class_names(num_classes) -> tuple[str, ...]:
     Raises:
         ValueError: for another number.
     """
-    return tuple(words for _, words in _rows(num_classes))
+    return _different(_rows(num_classes))
+
+
+def same_names(names: Sequence[str], others: Sequence[str]) -> bool:
+    """Whether class names are equal, with or without the ids that `class_names` appends.
+
+    Files of earlier versions have no ids in their names.
+    """
+    return [_ID.sub("", name) for name in names] == [_ID.sub("", name) for name in others]
 
 
 def names_if_imagenet(num_classes) -> tuple[str, ...]:
@@ -41,12 +55,20 @@ def synsets(num_classes) -> tuple[str, ...]:
 def words_of(names: Sequence[str]) -> tuple[str, ...]:
     """Class names in which the WordNet ids of ImageNet are replaced by their words.
 
+    As in `class_names`, the words of several classes keep the id.
+
     The class folders of ImageNet, and the labels of TFDS, are WordNet ids.
     """
     if not any(_is_synset(name) for name in names):
         return tuple(names)
     words = {synset: text for synset, _, text in _table()}
-    return tuple(words.get(name, name) for name in names)
+    return _different([(name, words.get(name, name)) for name in names])
+
+
+def _different(rows):
+    """The words of pairs (WordNet id, words); those of several pairs with the id."""
+    count = collections.Counter(words for _, words in rows)
+    return tuple(words if count[words] == 1 else f"{words} ({synset})" for synset, words in rows)
 
 
 def _is_synset(name):

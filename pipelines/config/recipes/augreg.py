@@ -23,6 +23,9 @@ def _augreg(dataset, level, images, epochs, head_bias, expected) -> Experiment:
         in batches of 4096. The recipe has weight decay 0.1 and no dropout; the grid has two weight
         decays, and both dropout and stochastic depth of 0 or 0.1. ImageNet-21k was also trained for
         30 epochs.
+    Differs: the momentum is float32; the authors' code (big_vision) stores it in bfloat16, as
+        optimizer.momentum_dtype=bfloat16 does. All training images of {dataset} are used; that code
+        holds some out: ImageNet's train[:99%], ImageNet-21k without the first 51,200.
     Command: python -m pipelines.pretrain --experiment {name}; for the rest of the grid add --set
         optimizer.weight_decay=0.03, --set model.dropout=0.1 --set model.stochastic_depth=0.1, and
         for other models --set model.name=ViT-S/16.
@@ -49,6 +52,8 @@ def imagenet_vit_s16_baseline() -> Experiment:
     Source: Beyer et al., Better plain ViT baselines for ImageNet-1k (arXiv 2205.01580), and
         vit_s16_i1k.py of big_vision: 90 epochs of 99 % of the training split in batches of 1024,
         softmax loss, average pooling, fixed 2-D positions, RandAugment and MixUp.
+    Differs: the momentum is float32; big_vision stores it in bfloat16, as
+        optimizer.momentum_dtype=bfloat16 does.
     Command: python -m pipelines.pretrain --experiment imagenet_vit_s16_baseline
     Expected: 76.5 % on the validation split.
     Hardware: not run here. The authors state 6 to 7 hours on 8 cores of TPUv3.

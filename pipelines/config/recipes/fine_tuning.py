@@ -59,6 +59,10 @@ def _table_4(
 
     Source: the paper, table 4 and appendix B.1.1. The warm-up is that of later code of the authors;
         the paper has none. {steps:,} steps of 512 images are about {epochs} epochs.
+    Differs: the momentum is float32; the authors' code (vision_transformer) stores it in bfloat16,
+        as optimizer.momentum_dtype=bfloat16 does. Crops are those of that code: a random window of
+        5 to 100 % of the area, resized directly. The paper names BiT's protocol instead, a random
+        384 x 384 of 448 x 448 pixels: data.crop=random with data.crop_resize_to=448.
     Command: python -m pipelines.finetune --experiment {name}, which starts from the published
         weights imagenet21k/ViT-B_16. The paper chose the rate by accuracy on a held-out part of the
         training split, and trained on the whole split with it: python -m pipelines.sweep
@@ -85,6 +89,9 @@ def finetune_vtab() -> Experiment:
         warm-up is the default of the paper's code. 2,500 steps of 512 are 1,280 epochs of the 1,000
         images, which are 800 of the training split and 200 for choices, as VTAB has them. Crops are
         those of BiT, whose protocol the paper follows: a random 384 x 384 of 448 x 448 pixels.
+    Differs: the momentum is float32; the authors' code stores it in bfloat16, as
+        optimizer.momentum_dtype=bfloat16 does, and has other crops than BiT's, a random window of
+        5 to 100 % of the area: data.crop=inception without data.crop_resize_to.
     Command: python -m pipelines.finetune --experiment finetune_vtab. The suite vtab of the command
         sweep trains all 19 tasks, with their own crops and flips.
     Expected: of ViT-L/16 84.1 % on this task and 72.7 % over all tasks (table 9, ImageNet-21k).
@@ -112,6 +119,8 @@ def _large_images(model, weights, image_size, accuracy) -> Experiment:
 
     Source: the paper, section 4.1 (image size, average with factor 0.9999) and table 4. 20,000
         steps of 512 are 8 epochs.
+    Differs: the momentum is float32; the authors' code stores it in bfloat16, as
+        optimizer.momentum_dtype=bfloat16 does.
     Command: python -m pipelines.finetune --experiment {name}, which starts from the published
         weights {weights}; evaluations and --weights=ema use the average.
     Expected: {accuracy} % from weights that were trained on JFT-300M, which are not public

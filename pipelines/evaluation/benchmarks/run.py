@@ -20,7 +20,7 @@ from pipelines.evaluation.real import labeled_accuracy
 from pipelines.stored_models.stored_model import AS_TRAINED
 from pipelines.tasks.metrics import weighted_sums
 from vit_tf.files import storage
-from vit_tf.pretrained.class_names import IMAGENET_1K, class_names, synsets
+from vit_tf.pretrained.class_names import IMAGENET_1K, class_names, same_names, synsets
 
 _log = logging.getLogger(__name__)
 
@@ -120,7 +120,7 @@ def run(
 def _open_imagenet(benchmark, data):
     """The `DataSource` of ImageNet's validation images, with single labels or ReaL's lists."""
     examples = open_split(data, _split(data, data.name))
-    if examples.labels not in _imagenet_labels():
+    if not _are_imagenets(examples.labels):
         raise DataError(
             f"--benchmark {benchmark} needs the {IMAGENET_1K:,} classes of ImageNet. "
             f"{examples.name} has {examples.num_classes:,} ({first_labels(examples.labels)}). Set "
@@ -166,13 +166,14 @@ def _split(data, name):
     return next((there[split] for split in _SPLITS if split in there), _SPLITS[0])
 
 
-def _imagenet_labels():
-    return synsets(IMAGENET_1K), class_names(IMAGENET_1K)
+def _are_imagenets(labels):
+    """Whether class names are those of ImageNet in the order of published heads."""
+    return labels == synsets(IMAGENET_1K) or same_names(labels, class_names(IMAGENET_1K))
 
 
 def _check_model(benchmark, name, config, labels):
     check_head(name, config)
-    if config.num_classes != IMAGENET_1K or labels not in ((), *_imagenet_labels()):
+    if config.num_classes != IMAGENET_1K or (labels and not _are_imagenets(labels)):
         raise UserError(
             f"{name} was trained for {config.num_classes:,} classes ({first_labels(labels)}). "
             f"--benchmark {benchmark} needs the {IMAGENET_1K:,} classes of ImageNet, in the order "

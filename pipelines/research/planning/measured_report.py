@@ -23,6 +23,7 @@ def measured_text(record) -> str:
     """The record of `plan --measure` for people."""
     header = ["model", "size", "images/s per core", "with", "spread"]
     header += ["largest batch", "planned", "measured, GB", "planned, GB", "error"]
+    header += ["measured, MB an image", "planned"]
     limit = record["memory_gb"]
     given = "all memory" if limit is None else f"{limit:g} GB"
     return "\n".join(
@@ -40,7 +41,8 @@ def _cells(row):
     planned = row["planned_largest_batch"]
     largest = [f"{row['largest_batch']:,}", "-" if planned is None else f"{planned:,}"]
     if not row["largest_batch"]:
-        return [*cells, "-", "-", "-", *largest, "-", "-", "-"]
+        return [*cells, "-", "-", "-", *largest, "-", "-", "-", "-", "-"]
+    each = (row.get(f"{name}_bytes_per_image") for name in ("measured", "planned"))
     return [
         *cells,
         f"{row['images_per_second_per_core']:,.1f}",
@@ -50,6 +52,7 @@ def _cells(row):
         f"{row['measured_bytes'] / 1e9:,.3f}",
         f"{row['planned_bytes'] / 1e9:,.3f}",
         f"{100 * row['error']:+.0f} %",
+        *("-" if size is None else f"{size / 1e6:,.3f}" for size in each),
     ]
 
 

@@ -77,9 +77,10 @@ class Request:
             memory = sizes_of(experiment, config, 1, compiled).memory
             weights = memory.pop("weights")
             return weights, sum(memory.values())
-        dtype = experiment.model.dtype
+        dtype, (height, width) = experiment.model.dtype, config.image_size
         added = cost.activation_bytes(config, self.images, dtype, training=False, compiled=compiled)
-        return cost.weight_bytes(config), added
+        # The caller keeps the images, in float32, until the pass ends.
+        return cost.weight_bytes(config), added + 4 * 3 * height * width * self.images
 
     def planned_largest(self, compiled) -> int:
         """The largest number of images whose planned memory is within `most_bytes`."""
@@ -156,6 +157,9 @@ def search(request, most, cores, compiled, measure=attempt) -> dict:
         Of the fastest of them "images_per_second_per_core", "fastest_batch" and "spread": its
         longest time minus its shortest, as a part of the shortest.
         Of the largest "measured_bytes", "planned_bytes" and "error", planned / measured - 1.
+        "measured_bytes_per_image" and "planned_bytes_per_image": what each further image adds, from
+        the largest and the largest of at most half as many; what TensorFlow takes for any number of
+        images is not in them. None if one image is the most that fits.
     """
     batches = {}
 
@@ -185,6 +189,7 @@ def search(request, most, cores, compiled, measure=attempt) -> dict:
         "batches": [batches[images] for images in sorted(batches)],
         **dict.fromkeys(("images_per_second_per_core", "fastest_batch", "spread")),
         **dict.fromkeys(("measured_bytes", "planned_bytes", "error")),
+        **dict.fromkeys(("measured_bytes_per_image", "planned_bytes_per_image")),
     }
     if not largest:
         return record
@@ -192,6 +197,11 @@ def search(request, most, cores, compiled, measure=attempt) -> dict:
     fastest = max(timed, key=lambda row: row["images"] / min(row["seconds"]))
     shortest = min(fastest["seconds"])
     measured, planned = (batches[largest][f"{name}_bytes"] for name in ("measured", "planned"))
+    if smaller := [images for images in batches if 2 * images <= largest]:
+        half = batches[max(smaller)]
+        for name, size in (("measured", measured), ("planned", planned)):
+            added = (size - half[f"{name}_bytes"]) / (largest - half["images"])
+            record[f"{name}_bytes_per_image"] = added
     return record | {
         "images_per_second_per_core": fastest["images"] / shortest / cores,
         "fastest_batch": fastest["images"],
@@ -203,7 +213,10 @@ def search(request, most, cores, compiled, measure=attempt) -> dict:
 
 
 def _described(row):
-    text = f"{row['measured_bytes'] / 1e9:,.2f} GB beside the model"
+    text = (
+        f"{row['measured_bytes'] / 1e9:,.2f} GB beside the model, planned "
+        f"{row['planned_bytes'] / 1e9:,.2f} GB"
+    )
     if row["seconds"]:
         text += f", {row['images'] / min(row['seconds']):,.1f} images/s"
     return text

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import math
 
-from pipelines.config import Experiment
+from pipelines.config import Experiment, override
 from pipelines.errors import UserError, counted
 from pipelines.research.planning.all_reduce import AllReduce, all_reduce, groups_of
 from pipelines.research.planning.assumptions import Assumptions
@@ -16,6 +16,12 @@ from pipelines.training.prepare import Sizes, check_step, sizes_of
 from vit_tf.config import ModelConfig
 
 DAY = 86_400.0  # Seconds.
+# What is tried in turn until a run fits into the memory of the chips.
+_WAYS = (
+    (),
+    ("model.dtype=mixed_bfloat16",),
+    ("model.dtype=mixed_bfloat16", "model.recompute=blocks"),
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -155,6 +161,41 @@ def plan(experiment, config, chip, chips, assumptions, chooses_accumulation=Fals
     if smaller and chooses_accumulation:
         return smaller
     raise UserError(_too_large(made, smaller))
+
+
+def plan_that_fits(
+    experiment, classes, chip, chips, assumptions, fewest=False
+) -> tuple[Plan, tuple[str, ...]]:
+    """Plans a run, with other settings if it does not fit into the memory as it is.
+
+    16 bits and recomputation are tried in turn, each with as few micro-batches as fit.
+
+    Args:
+        classes: number of classes of the model.
+        experiment, chip, chips, assumptions: as for `Plan`.
+        fewest: whether there may be fewer micro-batches than `train.accumulate_steps`.
+
+    Returns:
+        The plan, and the settings that it changes as texts `path=value`.
+
+    Raises:
+        UserError: as `plan`, for the settings of the experiment.
+    """
+    has_blocks = hasattr(experiment.model_config(classes), "recompute")
+    errors = []
+    for way in _WAYS:
+        if "model.recompute=blocks" in way and not has_blocks:
+            continue
+        fitted = override(experiment, [*way, *(["train.accumulate_steps=1"] if fewest else [])])
+        try:
+            made = plan(fitted, fitted.model_config(classes), chip, chips, assumptions, True)
+        except UserError as error:
+            errors.append(error)
+            continue
+        steps = made.experiment.train.accumulate_steps
+        own = experiment.train.accumulate_steps
+        return made, (*way, *([f"train.accumulate_steps={steps}"] if steps != own else []))
+    raise errors[0]
 
 
 def _with_smaller_batches(made) -> Plan | None:

@@ -69,6 +69,31 @@ def test_docstrings_have_what_list_and_docs_print(name):
     assert not re.search(r"[{}]", RECIPES[name].__doc__)
 
 
+DIFFERS = {
+    "finetune_cifar10": ["float32", "bfloat16", "5 to 100 %", "data.crop_resize_to=448"],
+    "finetune_vtab": ["float32", "bfloat16", "data.crop=inception"],
+    "finetune_imagenet_l16_512": ["float32", "bfloat16"],
+    "bit_pets": ["480", "MixUp", "reverse"],
+    "augreg_imagenet_medium1": ["float32", "bfloat16", "train[:99%]"],
+    "augreg_imagenet21k_light1": ["float32", "bfloat16", "51,200"],
+    "imagenet_vit_s16_baseline": ["float32", "bfloat16"],
+}
+
+
+@pytest.mark.parametrize("name", DIFFERS)
+def test_docstrings_say_what_differs_from_the_code_of_the_authors(name):
+    differs = re.search(r" Differs: (.*) Command: ", _text(name))[1]
+    assert all(word in differs for word in DIFFERS[name]), differs
+
+
+def test_every_recipe_with_another_momentum_says_so():
+    """The code of the authors stores it in bfloat16 in fine-tuning and in AugReg."""
+    named = [name for name in RECIPES if name.startswith(("finetune_", "augreg_"))]
+    for name in [*named, "imagenet_vit_s16_baseline"]:
+        assert RECIPE[name].optimizer.momentum_dtype == "float32"
+        assert "momentum is float32" in _text(name), name
+
+
 @pytest.mark.parametrize("name", RECIPES)
 def test_published_data_are_not_turned(name):
     """The reference codes read no EXIF orientation; photos in place of such data are turned."""

@@ -131,7 +131,8 @@ def _write(folder, changes=None, without=None):
     folder.mkdir()
     for name, value in files.items():
         (folder / name).write_text(value if isinstance(value, str) else json.dumps(value))
-    (folder / "imagenet_to_label_2012_v2").write_text("\n".join(reversed(names)) + "\n")
+    lines = [name.partition(" (n")[0] for name in reversed(names)]
+    (folder / "imagenet_to_label_2012_v2").write_text("\n".join(lines) + "\n")
     if without:
         (folder / without).unlink()
 

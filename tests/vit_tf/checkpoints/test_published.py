@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 
+import ml_dtypes
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -116,7 +117,15 @@ def test_names_and_shapes_of_the_released_base_16():
 
 @pytest.mark.parametrize(
     "prefix, rename",
-    [("", linen), ("opt/target/", str), ("params/", linen), ("params/img/", linen)],
+    [
+        ("", linen),
+        ("opt/target/", str),
+        ("params/", linen),
+        ("params/img/", linen),
+        ("module/", str),
+        ("ema/target/", linen),
+        ("model.", str),
+    ],
 )
 def test_other_names_load_by_value(prefix, rename, tmp_path):
     donor, model = tiny.shared(seed=1), tiny.shared(seed=2)
@@ -126,6 +135,7 @@ def test_other_names_load_by_value(prefix, rename, tmp_path):
     report = vit_tf.load_npz(model, path, head="keep", source_grid=(2, 3))
     assert_same_values(model, params_of(donor))
     assert sorted(report.loaded) == sorted(params_of(donor))
+    assert (repr(prefix) in str(report)) == (prefix in ("module/", "ema/target/", "model."))
 
 
 @pytest.mark.parametrize("prefix", ["opt/target/", "params/", "params/img/"])
@@ -172,7 +182,7 @@ def test_big_vision_files_load_by_value(classifier, scanned, tmp_path):
     assert_close(model(tiny.images()), expected, "float32", "model")
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float64", "fortran", "compressed"])
+@pytest.mark.parametrize("dtype", ["float16", "float64", "bfloat16", "fortran", "compressed"])
 def test_other_encodings_load_by_value(dtype, tmp_path):
     donor, model = tiny.shared(seed=1), tiny.shared(seed=2)
     arrays = params_of(donor)
@@ -182,9 +192,12 @@ def test_other_encodings_load_by_value(dtype, tmp_path):
     elif dtype == "compressed":
         np.savez_compressed(path, **arrays)
     else:
-        arrays = {key: value.astype(dtype) for key, value in arrays.items()}
+        arrays = {
+            key: value.astype(getattr(ml_dtypes, dtype, dtype)) for key, value in arrays.items()
+        }
         write(path, arrays)
-    vit_tf.load_npz(model, path, head="keep", source_grid=(2, 3))
+    report = vit_tf.load_npz(model, path, head="keep", source_grid=(2, 3))
+    assert ("bfloat16" in str(report)) == (dtype is ml_dtypes.bfloat16)
     assert_same_values(model, {key: value.astype(np.float32) for key, value in arrays.items()})
 
 

@@ -1,6 +1,8 @@
 """Loading when file and model differ: heads, grids, class tokens, positions."""
 
+import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -241,6 +243,22 @@ def test_the_models_own_grid_is_tried_before_the_square(classifier, image_size, 
     report = vit_tf.load_npz(model, saved(donor, tmp_path / "model.npz", sidecar=False))
     assert report.resized is None
     assert_same_values(model, params_of(donor))
+
+
+@pytest.mark.parametrize("image_size", [(8, 32), (36, 4)])
+def test_a_square_that_is_assumed_is_said(image_size, tmp_path):
+    """8 x 2 or 1 x 9 patches without a sidecar look like 4 x 4 or 3 x 3."""
+    donor = tiny.shared(seed=1, image_size=image_size)
+    path = saved(donor, tmp_path / "model.npz", sidecar=False)
+    side = round((donor.grid[0] * donor.grid[1]) ** 0.5)
+    words = f"assumed a square of {side} x {side}.*not square.*grid"
+    with pytest.warns(UserWarning, match=words):
+        assert vit_tf.load(path).model.grid == (side, side)
+    (note,) = vit_tf.load_npz(tiny.shared(seed=2), path).notes
+    assert re.search(words, note)
+    path.with_name("model.npz.json").write_text(json.dumps({"grid": list(donor.grid)}))
+    assert not vit_tf.load_npz(tiny.shared(seed=2), path).notes
+    assert vit_tf.load(path).model.grid == donor.grid  # without a warning
 
 
 @pytest.mark.parametrize("classifier, image_size", [("gap", (11, 14)), ("unpooled", (16, 8))])

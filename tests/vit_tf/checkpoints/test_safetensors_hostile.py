@@ -196,7 +196,8 @@ def test_settings_that_are_no_object(saved, name, text):
 
 
 WRONG = [
-    ("huggingface", "config.json", {"model_type": "deit"}, "model_type is 'deit'"),
+    ("huggingface", "config.json", {"model_type": "deit"}, "'deit'", "facebook/deit-base"),
+    ("huggingface", "config.json", {"model_type": "swin"}, "model_type is 'swin'"),
     ("huggingface", "config.json", {"model_type": 7}, "a string"),
     ("huggingface", "config.json", {"hidden_act": "quick_gelu"}, "gelu_pytorch_tanh"),
     ("huggingface", "config.json", {"hidden_act": ["gelu"]}, "a string"),
@@ -256,6 +257,26 @@ def test_wrong_settings(saved, kind, name, values, words):
     folder = saved(kind)
     safetensors_models.change(folder / name, **values)
     check_refused(folder, *words)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        ("huggingface", {"model_type": "deit"}),
+        ("huggingface", {"model_type": "dinov2"}),
+        ("huggingface", {"hidden_act": "relu"}),
+        ("huggingface", {"qkv_bias": False}),
+        ("timm", {"architecture": "vit_relpos_base_patch16_224"}),
+        ("timm", {"model_args": {"act_layer": "quick_gelu"}}),
+        ("timm", {"model_args": {"norm_layer": "rmsnorm"}}),
+    ],
+)
+def test_advice_on_models_that_vit_tf_does_not_have(saved, kind, values):
+    folder = saved(kind)
+    safetensors_models.change(folder / "config.json", **values)
+    with pytest.raises(ValueError, match="file is right.*does not have this model") as caught:
+        open_checkpoint(folder)
+    assert "again" not in str(caught.value) and "Correct" not in str(caught.value)
 
 
 # Tensors of unknown models.

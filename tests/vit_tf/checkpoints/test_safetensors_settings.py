@@ -9,7 +9,7 @@ import pytest
 import vit_tf
 from tests.vit_tf import tiny
 from tests.vit_tf.checkpoints import safetensors_models
-from tests.vit_tf.checkpoints.safetensors_models import HUGGINGFACE, TIMM
+from tests.vit_tf.checkpoints.safetensors_models import BIT, HUGGINGFACE, TIMM
 from vit_tf.checkpoints.safetensors.timm.config_json import pretrained_json
 from vit_tf.weights import open_checkpoint
 
@@ -196,6 +196,64 @@ def test_both_spellings_of_huggingface(tmp_path):
     safetensors_models.rewrite(
         tmp_path, lambda tensors: {renamed(k): v for k, v in tensors.items()}
     )
+    again, _ = safetensors_models.load(tmp_path)
+    for ours, theirs in zip(tiny.values(model), tiny.values(again), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+PREFIXES = ["module.", "_orig_mod.", "model.", "timm_model.", "backbone.", "model._orig_mod.net."]
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+@pytest.mark.parametrize(
+    ("layout", "config"),
+    [
+        ("huggingface", tiny.config(**HUGGINGFACE)),
+        ("huggingface", tiny.config(num_classes=0)),
+        ("timm", tiny.config(**TIMM)),
+        ("timm", BIT),
+    ],
+    ids=["hf", "hf features", "timm", "bit"],
+)
+def test_prefixes_of_wrappers_are_left_out_and_noted(layout, config, prefix, tmp_path):
+    model = tiny.shared_of(config)
+    safetensors_models.save(model, tmp_path, layout)
+    safetensors_models.rewrite(
+        tmp_path, lambda tensors: {prefix + name: value for name, value in tensors.items()}
+    )
+    again, checkpoint = safetensors_models.load(tmp_path)
+    assert [note for note in checkpoint.notes if repr(prefix) in note]
+    for ours, theirs in zip(tiny.values(model), tiny.values(again), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    if prefix == "module." and config.num_classes:
+        fresh = tiny.shared_of(config, seed=3)
+        assert f"note: {checkpoint.notes[-1]}" in str(vit_tf.load_safetensors(fresh, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("prefix", "of_head", "words"),
+    [
+        ("backbone.", "", None),
+        ("model.backbone.", "model.", None),
+        ("model.", "loss.", "without 'model.'.* holds loss.head"),
+    ],
+)
+def test_a_head_beside_the_prefix(prefix, of_head, words, tmp_path):
+    """The head of a wrapper is read if the model is complete with it."""
+
+    def renamed(name):
+        return (of_head if name.startswith("head.") else prefix) + name
+
+    model = tiny.shared(**TIMM)
+    safetensors_models.save(model, tmp_path, "timm")
+    safetensors_models.rewrite(
+        tmp_path, lambda tensors: {renamed(name): value for name, value in tensors.items()}
+    )
+    if words:
+        safetensors_models.change(tmp_path / "config.json", num_classes=0)
+        with pytest.raises(ValueError, match=words):
+            safetensors_models.load(tmp_path)
+        return
     again, _ = safetensors_models.load(tmp_path)
     for ours, theirs in zip(tiny.values(model), tiny.values(again), strict=True):
         np.testing.assert_array_equal(ours, theirs)

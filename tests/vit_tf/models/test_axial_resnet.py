@@ -132,7 +132,7 @@ def test_a_state_dict_survives_the_way_there_and_back(state, folder, tmp_path):
         ),
         (
             lambda state: state.update({"module.fc.bias": np.zeros(5, np.float32)}),
-            "with and without the prefix",
+            "holds module.fc.bias",
         ),
     ],
 )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vit_tf.pretrained.class_names import class_names, synsets, words_of
+from vit_tf.pretrained.class_names import class_names, same_names, synsets, words_of
 
 
 def test_the_order_of_imagenet_1k():
@@ -20,7 +20,7 @@ def test_the_order_of_imagenet_1k():
     for index, name in known.items():
         assert names[index].startswith(name)
     assert names[999].startswith("toilet tissue")
-    assert [names[134], names[517]] == ["crane", "crane"] and ids[134] != ids[517]
+    assert [names[134], names[517]] == ["crane (n02012849)", "crane (n03126707)"]
 
 
 def test_the_order_of_imagenet_21k():
@@ -33,6 +33,22 @@ def test_the_order_of_imagenet_21k():
     assert names[2037] == "sea swallow, Sterna hirundo"
     assert ids[9205] == "n03931044" and ids[15027] == "n09859684"
     assert len(set(synsets(1000)) - set(ids)) == 1  # "teddy", n04399382
+
+
+@pytest.mark.parametrize(("count", "repeated"), [(1000, 2), (21843, 525 + 603)])
+def test_all_names_are_different(count, repeated):
+    """Words of several classes are followed by the id, and only these."""
+    names, ids = class_names(count), synsets(count)
+    assert len(set(names)) == len(set(words_of(ids))) == count
+    with_id = [name for name, own in zip(names, ids, strict=True) if name.endswith(f" ({own})")]
+    assert len(with_id) == repeated == sum("(n" in name for name in names)
+
+
+def test_names_of_earlier_files_are_the_same_ones():
+    names = class_names(1000)
+    earlier = tuple("crane" if name.startswith("crane (") else name for name in names)
+    assert earlier != names and same_names(earlier, names) and same_names(names, earlier)
+    assert not same_names(names[1:], names) and not same_names(("a", *names[1:]), names)
 
 
 def test_words_replace_ids():

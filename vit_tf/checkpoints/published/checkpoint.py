@@ -1,7 +1,8 @@
 """Reads a published `.npz` file and its sidecar by canonical key.
 
 Other names of the arrays are supported too: newer (Linen) block names, numbered layers, the
-prefixes of training states and big_vision's files (docs/paper.md B.1, B.2, B.8). In big_vision,
+prefixes of training states and big_vision's files (docs/paper.md B.1, B.2, B.8), and any prefix
+that all names have. In big_vision,
 positions are a top-level array without a row for the class token, because the class token includes
 its position, and the blocks may be stacked along a leading axis.
 """
@@ -12,9 +13,9 @@ import re
 
 import numpy as np
 
-from vit_tf.checkpoints.published.npz_archive import NpzArchive
-from vit_tf.checkpoints.published.vit_positions import POSITIONS
-from vit_tf.checkpoints.shapes import summarize
+from vit_tf.checkpoints.published.npz_archive import BFLOAT16, NpzArchive
+from vit_tf.checkpoints.published.vit_positions import POSITIONS, trained_positions
+from vit_tf.checkpoints.shapes import assumed_square, summarize
 from vit_tf.checkpoints.sidecar import read_sidecar
 from vit_tf.classes import Classes
 from vit_tf.config import ModelConfig
@@ -57,10 +58,16 @@ class PublishedCheckpoint:
         self._sidecar = read_sidecar(path)
         self._archive = NpzArchive(path)
         try:
-            self._mapping, names = _canonical_names(self._archive.shapes, mappings, self.path)
+            self._mapping, names, prefix = _canonical_names(
+                self._archive.shapes, mappings, self.path
+            )
         except ValueError:
             self._archive.close()
             raise
+        if prefix not in _PREFIXES:
+            self.notes.append(f"the names of the arrays begin with {prefix!r}, which is left out")
+        if BFLOAT16 in self._archive.dtypes.values():
+            self.notes.append("arrays of two bytes without a type (|V2) are read as bfloat16")
         self._stacked, self._slot, self.shapes, self.dtypes, self._names = {}, 0, {}, {}, {}
         for key, name in names.items():
             shape = self._archive.shapes[name]
@@ -122,10 +129,15 @@ class PublishedCheckpoint:
     def inferred_config(self) -> ModelConfig:
         """The configuration from the arrays; fields that they do not show are the paper's.
 
+        `notes` then says whether a square was assumed.
+
         Raises:
             ValueError: if vit_tf does not support a model with these arrays.
         """
-        return self._mapping.config_from_shapes(self.shapes, self.path, self.grid)
+        config = self._mapping.config_from_shapes(self.shapes, self.path, self.grid)
+        if self.grid is None and trained_positions(self.shapes) in ("learned_1d", "relative"):
+            self.notes.append(assumed_square(config.grid, self.path))
+        return config
 
     @functools.cached_property
     def config(self) -> ModelConfig:
@@ -183,12 +195,14 @@ class PublishedCheckpoint:
 
 
 def _canonical_names(shapes, mappings, path):
-    """The module for the model in a file, and canonical key -> name in the file."""
-    for prefix in _PREFIXES:
+    """The module for the model in a file, canonical key -> name in the file, and their prefix."""
+    common = os.path.commonprefix(list(shapes))  # noqa: RUF071 - no paths
+    common = common[: 1 + max(common.rfind("/"), common.rfind("."))]
+    for prefix in (*_PREFIXES, common):
         names = [name[len(prefix) :] for name in shapes if name.startswith(prefix)]
         for mapping in mappings:
             if (keys := mapping.canonical_names(names)) is not None:
-                return mapping, _inverted(keys, prefix, path)
+                return mapping, _inverted(keys, prefix, path), prefix
     raise ValueError(
         f"{path} is not a Vision Transformer or BiT ResNet checkpoint in the published layout: "
         f"it has no embedding/kernel. It holds {summarize(sorted(shapes)) or 'no arrays'}."

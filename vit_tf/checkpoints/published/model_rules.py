@@ -18,7 +18,10 @@ class ModelWeights(RuleReader):
         shapes: published key -> shape.
         trained_config, grid: configuration and patch grid of the model.
         preprocessing: see above.
+        notes: none.
     """
+
+    notes = ()
 
     def __init__(self, model, rules, path="", preprocessing=None):
         variables = variables_by_path(model)

@@ -10,7 +10,9 @@ from numpy.lib import format as npy_format
 
 from vit_tf.files import storage
 
-_READABLE = (np.float16, np.float32, np.float64)
+# NumPy stores an array of bfloat16, a type that it does not have, as two bytes without a type.
+BFLOAT16 = np.dtype("V2")
+_READABLE = (np.float16, np.float32, np.float64, BFLOAT16)
 # Longer headers are not read: a version 2 header may claim 4 GB.
 _MOST_HEADER = 16 * 1024
 # The largest compression ratio of deflate; a directory that claims more is damaged.
@@ -110,13 +112,17 @@ class NpzArchive:
         """
         read_array = npy_format.read_array
         array = self._consume(name, lambda stream: read_array(stream, allow_pickle=False))
+        if array.dtype == BFLOAT16:
+            # bfloat16 is the upper half of a float32.
+            array = (array.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
         return np.asarray(array, np.float32)
 
     def _consume(self, name, use):
         if self.dtypes[name] not in _READABLE:
             raise ValueError(
                 f"{self.path}: array {name} has dtype {self.dtypes[name]}. Expected float16, "
-                "float32 or float64; pickled objects are never read."
+                "bfloat16 (|V2), float32 or float64: save its values with astype('float32'). "
+                "Pickled objects are never read."
             )
         try:
             with self._zip.open(name + ".npy") as stream:

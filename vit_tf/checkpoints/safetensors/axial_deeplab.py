@@ -8,6 +8,7 @@ does it, by ImageNet's mean and deviation. `config.json` is of this project: `pi
 """
 
 import os
+import re
 
 from vit_tf.checkpoints.rule import Rule
 from vit_tf.checkpoints.safetensors import infer_config
@@ -41,7 +42,7 @@ _IMAGENET = {"pixel_mean": (0.485, 0.456, 0.406), "pixel_deviation": (0.229, 0.2
 
 def recognizes(names) -> bool:
     """Whether tensors with these names are a model of this layout."""
-    return any(name.endswith(".hight_block.relative") for name in names)
+    return any(re.fullmatch(r"layer\d+\.\d+\.hight_block\.relative", name) for name in names)
 
 
 def read(path, shapes, folder, own_grid) -> ReadPlan:
@@ -57,10 +58,6 @@ def read(path, shapes, folder, own_grid) -> ReadPlan:
         ValueError: if vit_tf does not support the model in the file; the message states why.
     """
     del own_grid
-    aliases = {name.removeprefix("module."): name for name in shapes}
-    if len(aliases) < len(shapes):
-        raise ValueError(f"{path} holds tensors with and without the prefix 'module.'.")
-    shapes = {name: shapes[alias] for name, alias in aliases.items()}
     notes, settings = [], read_json_object(os.path.join(folder, "config.json"))
     if settings is None:
         notes.append("there is no config.json: pixels are normalized as by ImageNet's statistics")
@@ -84,10 +81,7 @@ def read(path, shapes, folder, own_grid) -> ReadPlan:
         classes=classes,
         notes=notes,
         rules=_rules(config),
-        aliases=aliases,
-        ignored=frozenset(
-            alias for name, alias in aliases.items() if name.rsplit(".", 1)[-1] in _BUFFERS
-        ),
+        ignored=frozenset(name for name in shapes if name.rsplit(".", 1)[-1] in _BUFFERS),
     )
 
 

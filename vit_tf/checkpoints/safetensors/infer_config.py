@@ -12,8 +12,8 @@ def sizes(shapes, name, count, path) -> tuple[int, ...]:
     """The shape of a required tensor with `count` axes, none of size 0."""
     if name not in shapes:
         raise ValueError(
-            f"{path} has no tensor {name}. The file is incomplete, or of a model that vit_tf does "
-            "not have."
+            f"{path} has no tensor {name}. The model was not saved as a whole, or vit_tf does not "
+            "have it."
         )
     shape = shapes[name]
     if len(shape) != count or 0 in shape:

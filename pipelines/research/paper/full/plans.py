@@ -17,18 +17,12 @@ from pipelines.research.paper.full.parts import FULL
 from pipelines.research.planning.assumptions import Assumptions
 from pipelines.research.planning.chips import find_chip
 from pipelines.research.planning.paper_costs import TABLE_2, TABLE_6
-from pipelines.research.planning.planning import plan
+from pipelines.research.planning.planning import plan_that_fits
 from pipelines.research.sweeps.suite_plan import SEEDS
 
 # Classes of data that are usually not where a plan is made; docs/paper.md F.1.
 _CLASSES = {"tfrecord:jft300m": 18_000, "tfrecord:imagenet21k": 21_843, "imagenet2012": 1000}
 _FEW_CLASSES = 100
-# What is tried in turn until a run fits into the memory of the chips.
-_WAYS = (
-    (),
-    ("model.dtype=mixed_bfloat16",),
-    ("model.dtype=mixed_bfloat16", "model.recompute=blocks"),
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,31 +109,13 @@ def _cost(command, chip, chips):
     if command.module == "sweep":
         experiment, trainings = _fine_tuning(command)
     try:
-        made, changed = _fitting(experiment, find_chip(chip), chips)
+        classes = _CLASSES.get(experiment.data.name, _FEW_CLASSES)
+        where = find_chip(chip), chips, Assumptions()
+        made, changed = plan_that_fits(experiment, classes, *where, fewest=True)
     except UserError as error:
         raise UserError(f"{command.name}: {error}") from None
     days = trainings * made.core_days
     return Cost(made.experiment, changed, trainings, made.needed_memory, days)
-
-
-def _fitting(experiment, chip, chips):
-    """The plan of an experiment with the first of `_WAYS` that fits, and its settings."""
-    classes = _CLASSES.get(experiment.data.name, _FEW_CLASSES)
-    has_blocks = hasattr(experiment.model_config(classes), "recompute")
-    ways = [way for way in _WAYS if has_blocks or "model.recompute=blocks" not in way]
-    own = experiment.train.accumulate_steps
-    for way in ways:
-        # As few micro-batches as fit on the chips.
-        fitted = override(experiment, [*way, "train.accumulate_steps=1"])
-        try:
-            made = plan(fitted, fitted.model_config(classes), chip, chips, Assumptions(), True)
-        except UserError:
-            if way == ways[-1]:
-                raise
-            continue
-        steps = made.experiment.train.accumulate_steps
-        return made, (*way, *([f"train.accumulate_steps={steps}"] if steps != own else []))
-    raise AssertionError("every way has failed without an error")
 
 
 def _fine_tuning(command):

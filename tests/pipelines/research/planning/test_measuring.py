@@ -65,12 +65,16 @@ def test_a_search_of_one_model():
     assert (record["fastest_batch"], record["spread"]) == (8, pytest.approx(0.5))
     assert record["images_per_second_per_core"] == pytest.approx(8 / 0.8 / 2)
     config = REQUEST.experiment().model_config(10)
-    planned = cost.activation_bytes(config, 20, training=False)
+    image = 4 * 3 * 16 * 16  # The caller keeps the images.
+    planned = cost.activation_bytes(config, 20, training=False) + 20 * image
     assert record["planned_bytes"] == planned and record["measured_bytes"] == 3 * 10**9
     assert record["error"] == pytest.approx(planned / 3e9 - 1)
     largest = record["planned_largest_batch"]
-    live = [cost.activation_bytes(config, largest + more, training=False) for more in (0, 1)]
+    live = [(largest + more) * planned // 20 for more in (0, 1)]
     assert live[0] <= 3_500_000_000 - cost.weight_bytes(config) < live[1]
+    # Between 8 and 20 images, without the 1e9 bytes that any number takes.
+    assert record["measured_bytes_per_image"] == pytest.approx(1e8)
+    assert record["planned_bytes_per_image"] == pytest.approx(planned / 20)
 
 
 def test_a_model_that_never_fits():

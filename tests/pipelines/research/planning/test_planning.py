@@ -10,7 +10,7 @@ from pipelines.errors import UserError
 from pipelines.research.planning.assumptions import Assumptions
 from pipelines.research.planning.chips import find_chip
 from pipelines.research.planning.measuring import Request, attempt
-from pipelines.research.planning.planning import largest_batch, plan
+from pipelines.research.planning.planning import largest_batch, plan, plan_that_fits
 from tests.pipelines.research.planning.chips import CHIP
 from tests.tolerances import PLANNED_MEMORY
 from vit_tf import cost
@@ -138,6 +138,31 @@ def test_micro_batches_are_the_fewest_that_fit():
         planned(*fewer, chips=2)
     kept = planned("train.batch_size=512", "train.accumulate_steps=4", chooses=True)
     assert kept.experiment.train.accumulate_steps == 4
+
+
+@pytest.mark.parametrize(
+    ("memory_gb", "changed"),
+    [
+        (30, []),
+        (3, ["train.accumulate_steps"]),
+        (1.95, ["model.dtype", "model.recompute", "train.accumulate_steps"]),
+    ],
+)
+def test_settings_with_which_a_run_fits(memory_gb, changed):
+    """On the two devices of a chip: the state takes 1.39 GB, 32 images in float32 8.85 GB."""
+    chip = dataclasses.replace(CHIP, memory_gb=2 * memory_gb)
+    experiment, _ = experiment_of("train.batch_size=64")
+    where = 1000, chip, 1, Assumptions(usable_memory=1.0)
+    made, settings = plan_that_fits(experiment, *where)
+    assert [setting.partition("=")[0] for setting in settings] == changed
+    assert made.needed_memory <= made.usable_memory
+    again, none = plan_that_fits(override(experiment, settings), *where)
+    assert none == () and again.experiment == made.experiment
+    micro = override(experiment, ["train.accumulate_steps=32"])
+    fewest, _ = plan_that_fits(micro, *where, fewest=True)
+    assert fewest.experiment == made.experiment
+    with pytest.raises(UserError, match="does not fit.*recompute=blocks, a 16-bit model.dtype"):
+        plan_that_fits(experiment, 1000, dataclasses.replace(chip, memory_gb=1), *where[2:])
 
 
 def test_batch_norm_has_no_micro_batches():

@@ -23,9 +23,9 @@ _RESAMPLE = {"bilinear": 2, "bicubic": 3, "area": 4}
 def read_fields(settings, width, representation_size):
     """Heads, activation, epsilon and image size; absent values have the layout's default."""
     if not settings.flag("qkv_bias", True):
-        raise settings.error("qkv_bias", "true: vit_tf's projections have biases")
+        raise settings.unsupported("qkv_bias", "true: vit_tf's projections have biases")
     if settings.integer("num_channels", 3) != 3:
-        raise settings.error("num_channels", "3")
+        raise settings.unsupported("num_channels", "3")
     heads = settings.integer("num_attention_heads", 12)
     if not heads or width % heads:
         raise settings.error("num_attention_heads", f"a divisor of the width {width}")
@@ -33,9 +33,9 @@ def read_fields(settings, width, representation_size):
         raise settings.error("head_dim", f"the width {width} divided by {heads} heads")
     activation = _ACTIVATIONS.get(settings.text("hidden_act", "gelu"))
     if activation is None:
-        raise settings.error("hidden_act", f"one of {', '.join(_ACTIVATIONS)}")
+        raise settings.unsupported("hidden_act", f"one of {', '.join(_ACTIVATIONS)}")
     if representation_size and settings.text("pooler_act", "tanh") != "tanh":
-        raise settings.error("pooler_act", "'tanh'")
+        raise settings.unsupported("pooler_act", "'tanh'")
     epsilon = settings.number("layer_norm_eps", 1e-12)
     return heads, activation, epsilon, settings.sides("image_size", (224, 224))
 

@@ -45,7 +45,9 @@ _INEXPRESSIBLE_TENSORS = [
 
 def recognizes(names) -> bool:
     """Whether tensors with these names are a Vision Transformer of this layout."""
-    return any(re.search(r"(^|\.)embeddings\.(patch_embeddings|cls_token)", name) for name in names)
+    return any(
+        re.match(r"(vit\.)?embeddings\.(patch_embeddings|cls_token)", name) for name in names
+    )
 
 
 def read(path, shapes, folder, own_grid) -> ReadPlan:
@@ -61,8 +63,12 @@ def read(path, shapes, folder, own_grid) -> ReadPlan:
         ValueError: if vit_tf does not support the model in the file; the message states why.
     """
     notes, settings = [], read_json_object(os.path.join(folder, "config.json"))
-    if settings and settings.text("model_type", "vit") != "vit":
-        raise settings.error("model_type", "'vit', the only one that vit_tf reads")
+    if settings and (kind := settings.text("model_type", "vit")) != "vit":
+        expected = "'vit', the only one that vit_tf reads"
+        if kind == "deit":
+            expected += "; DeiT models without distillation, such as "
+            expected += "facebook/deit-base-patch16-224, are of this type"
+        raise settings.unsupported("model_type", expected)
     aliases = _file_names(shapes, path)
     shapes = {name: shapes[alias] for name, alias in aliases.items()}
     infer_config.check_tensor_names(path, shapes, _INEXPRESSIBLE_TENSORS)

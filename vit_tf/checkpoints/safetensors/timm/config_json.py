@@ -91,7 +91,7 @@ class ConfigJson:
             return None
         name = architecture.split(".")[0]
         if not re.fullmatch(pattern, name):
-            raise self.settings.error(
+            raise self.settings.unsupported(
                 "architecture",
                 "an architecture whose activation, epsilons and padding are known here; if they "
                 f"equal those of {example}, write {example}",
@@ -231,9 +231,9 @@ def _check_arguments(arguments):
         if arguments.raw(name) == _REQUIRED_VALUES.get(name):
             continue  # also null, which is timm's default
         if name in _REQUIRED_VALUES:
-            raise arguments.error(name, f"{_REQUIRED_VALUES[name]}, which vit_tf computes")
+            raise arguments.unsupported(name, f"{_REQUIRED_VALUES[name]}, which vit_tf computes")
         if name not in _HARMLESS:
-            raise arguments.error(name, "no such argument: its effect in vit_tf is not known")
+            raise arguments.unsupported(name, "no such argument: its effect in vit_tf is not known")
 
 
 def _image_size(arguments, pretrained):

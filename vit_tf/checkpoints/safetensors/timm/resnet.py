@@ -55,7 +55,7 @@ def read(path, shapes, folder, own_grid) -> ReadPlan:
     notes, stated = [], read_config_json(folder)
     stated.architecture(*_ARCHITECTURES, notes)
     if "act_layer" in stated.arguments:
-        raise stated.arguments.error("act_layer", "none: vit_tf's ResNets have ReLU")
+        raise stated.arguments.unsupported("act_layer", "none: vit_tf's ResNets have ReLU")
     if stated.global_pool not in (None, "", "avg"):
         raise ValueError(
             f"{path} cannot be expressed in vit_tf: its global_pool is {stated.global_pool!r}. "

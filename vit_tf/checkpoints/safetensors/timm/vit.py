@@ -157,7 +157,7 @@ def _activation(arguments, architecture):
     if "act_layer" in arguments:
         activation = _ACTIVATIONS.get(arguments.text("act_layer"))
         if activation is None:
-            raise arguments.error("act_layer", f"one of {', '.join(_ACTIVATIONS)}")
+            raise arguments.unsupported("act_layer", f"one of {', '.join(_ACTIVATIONS)}")
         return activation
     return "gelu_tanh" if _TANH.match(architecture) else "gelu_erf"
 
