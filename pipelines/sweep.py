@@ -137,6 +137,7 @@ def _run_suite(values):
     )
     if values.dry_run:
         print("\n".join(suite.describe(plan)))
+        suite.check_data(plan)
         return
     result = suite.run(plan, workdir, strategy)
     if values.json and current_group().is_chief:

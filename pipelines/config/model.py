@@ -101,6 +101,13 @@ class Model:
             changed["recompute"] = self.recompute
         return variant.replace(image_size=self.image_size, num_classes=num_classes, **changed)
 
+    def title(self) -> str:
+        """The name, with the sizes that differ from those of the variant."""
+        variant, config = get_variant(self.name), self.config(num_classes=1)
+        sizes = {x: getattr(config, x) for x in sorted(type(variant).size_fields)}
+        other = [f"{x}={size}" for x, size in sizes.items() if size != getattr(variant, x)]
+        return f"{self.name} with {', '.join(other)}" if other else self.name
+
     def for_variant(self, name: str) -> dict[str, Any]:
         """Returns this section as a dictionary, for another variant.
 

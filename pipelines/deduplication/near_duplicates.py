@@ -42,6 +42,8 @@ _log = logging.getLogger(__name__)
 RECORD, PAIRS, EXCLUDE, INDEX = "dedup.json", "pairs.csv", "exclude.json", "index"
 # Encoded images in memory at a time.
 _ROWS = 256
+# More than this share of at least so many images: near hashes say little then.
+_MOST, _FEW = 0.5, 20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -204,6 +206,8 @@ def run(reference, queries, settings, output, *, embedder=None, check=lambda: No
             f"{source}: {len(np.unique(pairs.query)):,} of {counted(source.num_examples, 'image')} "
             f"have near-duplicates among the {reference.num_examples:,} of {reference}"
         )
+        if warning := _too_alike(pairs, source, settings.most_bits):
+            _log.info(f"warning: {warning}")
     excluded = np.unique(np.concatenate(rows))
     record = {
         "reference": _counts(searched),
@@ -219,6 +223,18 @@ def run(reference, queries, settings, output, *, embedder=None, check=lambda: No
     page.write(output, record, reference, found, settings.show)
     write_json(os.path.join(output, RECORD), record)
     return record
+
+
+def _too_alike(pairs, source, most_bits):
+    """A sentence if so many images have near-duplicates that most pairs are none; else None."""
+    found, count = len(np.unique(pairs.query)), source.num_examples
+    if count < _FEW or found <= _MOST * count:
+        return None
+    return (
+        f"{found / count:.0%} of the images of {source} have near-duplicates. Unless the data sets "
+        f"share these images, they are too small or too alike for --max_distance={most_bits}: look "
+        "at the page, and lower --max_distance, or compare features too with --model."
+    )
 
 
 def _counts(index):

@@ -39,10 +39,11 @@ _TRIES, _RETRY = 50, 0.1
 def describe(plan: SuitePlan) -> list[str]:
     """Returns lines about a suite: its matrix of tasks and trainings, their cost, missing data."""
     suite, settings = plan.suite, plan.settings
+    experiment = settings[0].final[next(iter(suite.tasks))][0].experiment
     lines = [
-        f"--suite={suite.name}: {plan.model} from {plan.init_from}, "
+        f"--suite={suite.name}: {experiment.model.title()} from {plan.init_from}, "
         f"{counted(len(suite.tasks), 'task')}",
-        *summary(settings[0].final[next(iter(suite.tasks))][0].experiment),
+        *summary(experiment),
         *(f"settings {n} of {len(settings)}: {x}" for n, x in enumerate(settings, 1)),
     ]
     rows, here, gone = [["task", "data", "", "trials", "final runs", "exaFLOPs"]], 0.0, 0.0
@@ -72,6 +73,17 @@ def describe(plan: SuitePlan) -> list[str]:
     return lines
 
 
+def check_data(plan: SuitePlan):
+    """Raises `MissingDataError` if no task of the suite has data."""
+    if not plan.tasks:
+        count, reason = len(plan.missing), next(iter(plan.missing.values()))
+        raise MissingDataError(
+            reason
+            if count == 1
+            else f"None of the {count} tasks has data here. The first: {reason}"
+        )
+
+
 def run(plan: SuitePlan, path, strategy) -> dict:
     """Runs a suite, or the trainings that are left of it, and prints its table.
 
@@ -90,13 +102,7 @@ def run(plan: SuitePlan, path, strategy) -> dict:
             finite; after everything is written.
         Interrupted: after a signal.
     """
-    if not plan.tasks:
-        count, reason = len(plan.missing), next(iter(plan.missing.values()))
-        raise MissingDataError(
-            reason
-            if count == 1
-            else f"None of the {count} tasks has data here. The first: {reason}"
-        )
+    check_data(plan)
     path = storage.normal(path)
     with interruptible(), sweep.no_retracing_warnings():
         current_group().from_chief(lambda: _begin(plan, path))

@@ -402,6 +402,12 @@ def test_a_stem_makes_a_hybrid_and_changes_one():
     assert override(override(Experiment(), own), ["model.name=ViT-B/16"]) == Experiment()
 
 
+def test_the_title_names_sizes_that_differ():
+    assert Model().title() == "ViT-B/16"
+    changed = Model(fields={"layers": 4, "hidden_size": 96, "dropout": 0.3})
+    assert changed.title() == "ViT-B/16 with hidden_size=96, layers=4"
+
+
 def test_none_is_the_value_of_the_variant():
     recipe = recipes.get_recipe("digits")
     changed = override(recipe, ["model.layers=none", "model.dropout=none"])

@@ -286,3 +286,15 @@ def test_data_sets_with_several_labels_need_no_choice(monkeypatch):
     labels = [label for *_, label in opened]
     assert labels[0] in RULES["clevr"] and labels[1] in RULES["dsprites"] and labels[2] is None
     assert opened[0][:3] == ("clevr:3.*.*", "test", "/data")
+
+
+def test_images_that_are_too_alike_for_the_distance_are_said(command, tmp_path):
+    """Digits of 8 x 8 pixels: most have a near hash, and none is a copy."""
+    flags = ["--reference=digits@train", "--query=digits@test", "--output=a"]
+    result = command("dedup", *flags, "--max_distance=10")
+    assert result.returncode == 0, result.stderr
+    lines = (result.stdout + result.stderr).splitlines()
+    [line] = [line for line in lines if line.startswith("warning:")]
+    assert "of the images of digits" in line and "too alike for --max_distance=10" in line
+    result = command("dedup", *flags, "--max_distance=0")
+    assert result.returncode == 0 and "warning:" not in result.stdout + result.stderr

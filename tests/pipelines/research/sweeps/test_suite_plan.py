@@ -196,6 +196,9 @@ def test_missing_data_are_a_gap(monkeypatch, command):
     suites.replace_data(monkeypatch, missing=[""])
     flags = ["--suite=vtab", f"--init_from={suites.B16}", "--workdir=run"]
     assert_user_error(command("sweep", *flags), "None of the 19 tasks has data here", "caltech101")
+    planned = command("sweep", *flags, "--dry_run")
+    assert_user_error(planned, "None of the 19 tasks has data here")
+    assert "no data of caltech101" in planned.stdout
     flags[0] = "--suite=cifar10"
     assert_user_error(command("sweep", *flags), "error: cifar10 is not prepared.")
 
