@@ -53,8 +53,9 @@ test: packages setup  ## the tests, with the heavy groups that a change since ma
 	@$(PYTEST) --heavy changed -m "$(EVERYWHERE)" --durations 10
 
 test-all: packages setup cuda-compiler  ## all tests but test-release: what must pass before a change lands
-	@$(PYTEST) --heavy all -m "$(EVERYWHERE)" --durations 10
+	@$(PYTEST) --heavy none -m "$(EVERYWHERE)" --durations 10
 	@$(MAKE) --no-print-directory test-processors
+	@$(PYTEST) --heavy only -m "$(EVERYWHERE)" --durations 10
 
 # First what a processor with AVX2 alone runs outside commands, then the ops without its instructions.
 VALUES = $(PYTEST) --heavy none -m "not process and $(EVERYWHERE)" tests/custom_ops

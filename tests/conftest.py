@@ -39,12 +39,12 @@ GOLDEN = pathlib.Path(__file__).parent / "golden"
 
 
 def pytest_addoption(parser):
-    """Adds the choice of the heavy tests: `make test` and `make test-all` differ only in it."""
+    """Adds the choice of the heavy tests, and a random order of the files."""
     parser.addoption(
         "--heavy",
         choices=heavy.CHOICES,
         default="all",
-        help="which tests marked `heavy` run: all, those of groups that changed, or none",
+        help="the heavy tests that run: all, those of groups that changed, none, or nothing else",
     )
     parser.addoption(
         "--shuffle",
@@ -107,7 +107,8 @@ def pytest_collection_modifyitems(config, items):
 
     A skipped test runs no fixture, so it costs almost nothing.
     """
-    items[:], left_out = heavy.split(items, config.heavy_groups)
+    only = config.getoption("heavy") == "only"
+    items[:], left_out = heavy.split(items, config.heavy_groups, only)
     config.hook.pytest_deselected(items=left_out)
     files = {item.nodeid.partition("::")[0]: None for item in items}
     order = durations.in_order(list(files), config.getoption("shuffle"))
@@ -120,6 +121,12 @@ def pytest_collection_modifyitems(config, items):
     if not tf.config.list_physical_devices("GPU"):
         for item in for_gpus:
             item.add_marker(pytest.mark.skip(reason="needs a GPU, and TensorFlow finds none"))
+
+
+def pytest_runtest_setup(item):
+    """Leaves out a heavy test for which CI has no time."""
+    if heavy.is_too_late(item):
+        pytest.skip("heavy, and the time until VIT_HEAVY_UNTIL is over")
 
 
 @pytest.fixture(autouse=True)

@@ -1,9 +1,15 @@
 """Groups of heavy tests: those that `make test` runs only after a change of what they cover.
 
 A test marked `heavy("native")` is in the group "native", all tests in a folder of `ROOMS` in the
-folder's group. `make test-all` runs all groups, `make test` those that a change since the merge
-base with main switches on, `make check` none.
+folder's group. `make test-all` runs all groups, after the other tests, `make test` those that a
+change since the merge base with main switches on, `make check` none.
+
+CI has little time: no heavy test begins after the time in `VIT_HEAVY_UNTIL`, seconds since 1970,
+and pytest's summary counts those that are left out.
 """
+
+import os
+import time
 
 from tests import changed
 from tests.architecture import ROOT
@@ -79,14 +85,14 @@ GROUPS = {
 }
 # Start of the path of tests -> their group.
 ROOMS = {"tests/pipelines/research/": "research"}
-CHOICES = ("all", "changed", "none")
+CHOICES = ("all", "changed", "none", "only")
 
 
 def switched_on(choice):
     """The groups that a choice of `CHOICES` runs; "changed" is "none" outside a git checkout."""
     if choice == "changed":
         return groups_of(changed.changed_files(changed.merge_base()) or [])
-    return list(GROUPS) if choice == "all" else []
+    return list(GROUPS) if choice in ("all", "only") else []
 
 
 def groups_of(paths):
@@ -94,12 +100,25 @@ def groups_of(paths):
     return [group for group, starts in GROUPS.items() if any(p.startswith(starts) for p in paths)]
 
 
-def split(items, groups):
+def groups_of_test(item):
+    """The groups of a test; a test without any is not heavy."""
+    own = {group for mark in item.iter_markers("heavy") for group in mark.args}
+    return own | {group for start, group in ROOMS.items() if item.nodeid.startswith(start)}
+
+
+def is_too_late(item):
+    """Whether a test is heavy and the time for such tests is over."""
+    until = os.environ.get("VIT_HEAVY_UNTIL")
+    return bool(until) and time.time() > float(until) and bool(groups_of_test(item))
+
+
+def split(items, groups, only=False):
     """Separates the tests that run from those of other groups.
 
     Args:
         items: tests collected by pytest.
         groups: the groups that run; a test of several groups needs all of them.
+        only: whether tests without a group are left out.
 
     Returns:
         Two lists: those that run, and those that are left out.
@@ -109,9 +128,9 @@ def split(items, groups):
     """
     kept, left_out = [], []
     for item in items:
-        own = {group for mark in item.iter_markers("heavy") for group in mark.args}
-        own |= {group for start, group in ROOMS.items() if item.nodeid.startswith(start)}
+        own = groups_of_test(item)
         if unknown := own - GROUPS.keys():
             raise ValueError(f"{item.nodeid} is in a group that tests/heavy.py lacks: {unknown}")
-        (kept if own <= set(groups) else left_out).append(item)
+        runs = own <= set(groups) and (own or not only)
+        (kept if runs else left_out).append(item)
     return kept, left_out

@@ -32,7 +32,7 @@ def test_choices(monkeypatch):
     monkeypatch.setattr(heavy.changed, "changed_files", {"abc": ["docs/data.md"]}.get)
     assert heavy.switched_on("changed") == ["docs"]
     assert heavy.switched_on("none") == []
-    assert heavy.switched_on("all") == list(heavy.GROUPS)
+    assert heavy.switched_on("all") == heavy.switched_on("only") == list(heavy.GROUPS)
     # Outside a git checkout nothing is known to have changed.
     monkeypatch.setattr(heavy.changed, "changed_files", lambda base: None)
     assert heavy.switched_on("changed") == []
@@ -52,5 +52,15 @@ def test_a_test_runs_with_all_its_groups():
     paper = _item("tests/pipelines/research/paper/test_lab.py::test_a")
     assert heavy.split([paper], ["docs"]) == ([], [paper])
     assert heavy.split([paper], ["research"]) == ([paper], [])
+    assert heavy.split([*items, paper], [*heavy.GROUPS], only=True)[1] == [light]
     with pytest.raises(ValueError, match=r"typo is in a group that tests/heavy.py lacks: .'doc'"):
         heavy.split([_item("typo", "doc")], [])
+
+
+def test_after_a_time_no_heavy_test_begins(monkeypatch):
+    monkeypatch.delenv("VIT_HEAVY_UNTIL", raising=False)
+    heavy_one, light = _item("docs", "docs"), _item("light")
+    for until, late in ((None, False), ("1e18", False), ("1", True)):
+        if until:
+            monkeypatch.setenv("VIT_HEAVY_UNTIL", until)
+        assert heavy.is_too_late(heavy_one) == late and not heavy.is_too_late(light)
