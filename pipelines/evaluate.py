@@ -102,7 +102,7 @@ def main(values, arguments):
     strategy = request.strategy(values)
     opening = dataclasses.replace(
         opening,
-        assumed=experiment.data.preprocessing_fields(),
+        assumed=request.assumed_preprocessing(values, experiment.data),
         activation=experiment.train.loss,
     )
     if values.benchmark:

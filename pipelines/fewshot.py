@@ -99,7 +99,7 @@ def main(values, arguments):
         output=values.output or folder,
         batch_size=experiment.train.batch_size,
         bad_images=data.bad_images,
-        opening=Opening(assumed=data.preprocessing_fields()),
+        opening=Opening(assumed=request.assumed_preprocessing(values, data)),
     )
     if record is None:
         return  # The chief prints.

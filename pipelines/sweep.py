@@ -94,6 +94,7 @@ def main(values, arguments):
         experiment, asked = fine_tuning.choose(
             begin, asked, workdir, values.config is not None, replicas
         )
+    experiment = sweep.with_own_fields(experiment, asked.assignments, workdir)
     show = print if values.dry_run else _log.info
     show("\n".join([asked.origin, *summary(experiment)]))
     plan = make_plan(

@@ -14,6 +14,7 @@ from vit_tf import keras_file
 from vit_tf.checkpoints.pickles import refuse_pickle
 from vit_tf.checkpoints.run_folder import final_weights, is_run_folder
 from vit_tf.checkpoints.safetensors.checkpoint import is_safetensors_folder
+from vit_tf.checkpoints.shapes import assumed_square
 from vit_tf.checkpoints.sidecar import read_sidecar
 from vit_tf.classes import Classes
 from vit_tf.create import create_model
@@ -155,7 +156,11 @@ def open_file(
             preprocessing, classes = assume(checkpoint.config)
         model = create_model(checkpoint.config, dtype=dtype or checkpoint.dtype)
         load_checkpoint(model, checkpoint, head="keep", preprocessing=preprocessing)
-        return LoadedModel(model, preprocessing, classes or Classes()), checkpoint.notes
+        notes = checkpoint.notes
+        if find_file_record(checkpoint.path, model.config.num_classes):
+            # The models of published weights were trained on squares.
+            notes = [x for x in notes if x != assumed_square(checkpoint.config.grid, path)]
+        return LoadedModel(model, preprocessing, classes or Classes()), notes
 
 
 def _open_keras(path, dtype, assume):

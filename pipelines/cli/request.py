@@ -42,6 +42,21 @@ def experiment(values, run=None, effective=None, reason="", defaults=()):
     return _apply(assignments, start(values, run))
 
 
+def assumed_preprocessing(values, data) -> dict:
+    """The arguments of `vit_tf.Preprocessing` for a model file that states none.
+
+    Without an assignment, photos are turned or not as `vit_tf.load` decides by the file.
+
+    Args:
+        values: parsed flags.
+        data: the section `data` of their experiment.
+    """
+    fields = data.preprocessing_fields()
+    if data.exif == "apply" and not Assignments.parse(values.set).given("data.exif"):
+        del fields["exif"]
+    return fields
+
+
 def _apply(assignments, begin):
     described, notes = assignments.apply(begin)
     for note in notes:

@@ -117,14 +117,7 @@ class Workdir:
         """
         if not storage.exists(self.config) or self.starts_over():
             return experiment
-        own = self.read_experiment()
-        for path in _LATER_FIELDS:
-            if not assignments.given(path):
-                section, field = path.split(".")
-                value = getattr(getattr(own, section), field)
-                changed = dataclasses.replace(getattr(experiment, section), **{field: value})
-                experiment = dataclasses.replace(experiment, **{section: changed})
-        return experiment
+        return keep_later_fields(self.read_experiment(), experiment, assignments)
 
     def check(self, experiment: Experiment, data: dict, extend=False) -> int | None:
         """Checks that `experiment` may run here; writes nothing.
@@ -280,3 +273,20 @@ class Workdir:
 
 def _has_entries(directory):
     return storage.is_folder(directory) and bool(storage.list_names(directory))
+
+
+def keep_later_fields(own, experiment: Experiment, assignments: Assignments) -> Experiment:
+    """Keeps the values of `_LATER_FIELDS` of what is continued and may be older than they are.
+
+    Args:
+        own: the experiment that was stored.
+        experiment: the experiment that continues it.
+        assignments: those of the user; an assigned value is not changed.
+    """
+    for path in _LATER_FIELDS:
+        if not assignments.given(path):
+            section, field = path.split(".")
+            value = getattr(getattr(own, section), field)
+            changed = dataclasses.replace(getattr(experiment, section), **{field: value})
+            experiment = dataclasses.replace(experiment, **{section: changed})
+    return experiment

@@ -138,7 +138,7 @@ class Trainer(orbit.StandardTrainer):
     def train_step(self, iterator):
         step = self.replica_step
         if self.settings.jit_compile:
-            step = tf.function(step, jit_compile=True)
+            step = tf.function(step, jit_compile=True, autograph=False)
         self.strategy.run(step, args=(self._next(iterator),))
 
     def _next(self, iterator):

@@ -207,7 +207,7 @@ def _check_shapes(rule, shapes, path):
         if key not in shapes:
             raise ValueError(
                 f"{path} has no array {key}, which the model needs with shape {tuple(expected)}. "
-                "The file is incomplete or was written for another model."
+                "Create the model that the file was written for."
             )
         if not _fits(tuple(shapes[key]), tuple(expected), rule.resizable):
             raise ValueError(

@@ -20,8 +20,9 @@ TABLE_4, HYPER_RULE = "table_4", "bit_hyper_rule"
 # Images below 96 pixels, which BiT-HyperRule enlarges less: the only tasks of VTAB that have them.
 _SMALL = {"cifar100", "svhn", "eurosat", "dsprites_location", "dsprites_orientation"}
 _SMALL_SIDE, _LARGE_SIDE = 64, 224
-# Settings that change no result, and the data, which are compared apart.
-_NO_DIFFERENCE = ("seed", "data.data_dir", "data.name")
+# Settings that change no result, those of folders and lists alone, and the data, which are compared
+# apart.
+_NO_DIFFERENCE = ("seed", "data.data_dir", "data.name", "data.split_by", "data.class_order")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -98,7 +98,8 @@ def _check_classes(root, folders, classes, labels, fault):
     for split, names in classes.items():
         if split != first and not {*names} & {*classes[first]}:
             fault(
-                f"{folders[split]} has none of the classes of {first}, but {', '.join(names[:3])}. "
+                f"{folders[split]} has none of the classes of {first}, but "
+                f"{', '.join(names[:3]) or 'no folder'}. "
                 f"If its images have no labels, leave it out: data.name=folder:{folders[first]}. "
                 "Else give a class the same name in each split."
             )

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import itertools
 import logging
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,8 +18,10 @@ from pipelines.errors import DataError, MissingDataError, UserError
 from pipelines.evaluation.benchmarks.paper_results import merged
 from pipelines.research.sweeps.sweep_plan import folder_name, parse_grid, refuse_twins, value_at
 from pipelines.research.sweeps.sweep_table import value_text
+from pipelines.runs.workdir import Workdir, keep_later_fields
 from pipelines.training.fine_tuning import check_initial, choose
 from pipelines.training.prepare import resolve
+from vit_tf.files import storage
 
 _log = logging.getLogger(__name__)
 
@@ -164,6 +167,7 @@ class _Planner:
             lambda recipe: choose(recipe, initial, workdir, replicas=replicas)[0]
         )
         self._say_once = functools.cache(_log.info)
+        self._begun = _first_run(workdir)
         self._fitting = set()  # Models that fit the initial weights.
         # By task: the source of all training examples, or None; for comparing settings, the splits
         # and the source of the examples that are trained on.
@@ -238,10 +242,13 @@ class _Planner:
         data_dir = user.get("data.data_dir", start.data.data_dir)
         of_task = self._suite.data_settings(task, max(size), resized, data_dir)
         parsed = Assignments.parse(map("=".join, of_task.items())).values
-        experiment, notes = Assignments({**parsed, **user, **tried}).apply(start)
+        assigned = Assignments({**parsed, **user, **tried})
+        experiment, notes = assigned.apply(start)
         for note in notes:
             self._say_once(note)
-        return experiment
+        if self._begun is None or user is not self._user.values:
+            return experiment
+        return keep_later_fields(self._begun, experiment, assigned)
 
     def _setting(self, recipes, values, grid):
         """A `Setting`: a setup and values of the grid, with the trainings of all tasks."""
@@ -307,6 +314,16 @@ class _Planner:
         if experiment.model not in self._fitting:
             check_initial(experiment, self._user)
             self._fitting.add(experiment.model)
+
+
+def _first_run(workdir):
+    """The experiment of one training of the suite in a folder; None without any."""
+    for part in ("trials", "final"):
+        path = os.path.join(workdir, part)
+        for folder, _, names in storage.walk(path) if storage.exists(path) else ():
+            if os.path.basename(Workdir(folder).config) in names:
+                return Workdir(folder).read_experiment()
+    return None
 
 
 def _with_seed(unit, index):

@@ -26,6 +26,7 @@ from pipelines.research.sweeps import sweep_table
 from pipelines.research.sweeps.sweep_plan import Plan
 from pipelines.runs.json_file import read_json, write_json
 from pipelines.runs.lock import LOCKS, written_by_chief
+from pipelines.runs.workdir import keep_later_fields
 from pipelines.tasks.metrics import main_metric
 from pipelines.training.dry_run import with_prefix
 from pipelines.training.train import train
@@ -55,6 +56,24 @@ def describe(plan: Plan) -> list[str]:
         f"{plan.base.data.eval_split}",
         f"all runs: at most {with_prefix(most, 'FLOPs')}",
     ]
+
+
+def with_own_fields(experiment, assignments, path) -> Experiment:
+    """Keeps the fields than which the sweep in a folder may be older, see `keep_later_fields`.
+
+    Args:
+        experiment: the experiment of the sweep now.
+        assignments: those of the user; an assigned value is not changed.
+        path: the folder; without a sweep in it, or with a damaged one, nothing is changed.
+    """
+    file = os.path.join(path, _RECORD)
+    if not storage.exists(file):
+        return experiment
+    try:
+        own = Experiment.from_stored(read_json(file)["experiment"])
+    except (AttributeError, KeyError, TypeError):
+        return experiment  # `run` says that it is damaged, or no sweep.
+    return keep_later_fields(own, experiment, assignments)
 
 
 def run(plan: Plan, path, strategy) -> dict:

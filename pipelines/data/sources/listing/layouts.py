@@ -7,7 +7,8 @@
 | `X/seg_train/sea/1.jpg`, `X/seg_test/sea/2.jpg` | `seg_train`, `seg_test`: words in their names |
 
 A folder that is alone in a folder of its own name stands for that: archives are unpacked so. A
-folder called like a split that has images itself is a class, unless there are splits beside it.
+folder called like a split that has images itself is a class, unless it has folders that another
+one has too, or there are splits beside it.
 """
 
 import os
@@ -38,10 +39,6 @@ class _Folder(NamedTuple):
     folders: list
     has_images: bool
 
-    @property
-    def may_be_split(self):
-        return bool(self.folders) and not self.has_images
-
 
 def find_splits(root) -> dict[str, str]:
     """The folder of each split of an image folder, by the name of the split.
@@ -57,12 +54,16 @@ def find_splits(root) -> dict[str, str]:
     called = {
         name: _unpacked(storage.join(whole.path, name)) for name, word in named.items() if word
     }
-    splits = {name: folder for name, folder in called.items() if folder.may_be_split}
+    exact = [name for name in called if name.lower() in TRAIN_NAMES + EVAL_NAMES]
+    splits = {name: called[name] for name in called if _has_classes(name, called)}
+    if len(exact) == len(whole.folders):  # Images beside their classes count for nothing.
+        splits |= {name: called[name] for name in exact if called[name].folders}
     kinds = {named[name] in TRAIN_NAMES for name in called}
     if not splits and len(kinds) == 2 and len(called) == len(whole.folders):
         return {name: folder.path for name, folder in called.items()}  # Without classes.
-    are_exact = any(name.lower() in TRAIN_NAMES + EVAL_NAMES for name in splits)
-    if not splits or not (are_exact or len(kinds) == 2):
+    if not splits and len(exact) > 1:
+        raise _without_classes(whole, exact)
+    if not splits or not ({*exact} & {*splits} or len(kinds) == 2):
         return {"train": whole.path}
     others = [name for name in whole.folders if name not in splits]
     if others:
@@ -74,6 +75,16 @@ def find_splits(root) -> dict[str, str]:
             "Rename one of them."
         )
     return found
+
+
+def _has_classes(name, called):
+    """Whether one of the folders called like splits holds classes: folders, and no images but them.
+
+    Images count for nothing beside folders that another one has too.
+    """
+    folders, has_images = {*called[name].folders}, called[name].has_images
+    others = [{*folder.folders} for other, folder in called.items() if other != name]
+    return bool(folders) and (not has_images or any(folders & other for other in others))
 
 
 def _unpacked(path):
@@ -91,6 +102,16 @@ def _is_link(path, folders):
     return not storage.is_url(path) and os.path.islink(os.path.join(path, folders[0]))
 
 
+def _without_classes(whole, exact):
+    others = [name for name in whole.folders if name not in exact]
+    return DataError(
+        f"{whole.path} has folders called like splits ({', '.join(exact)}) without folders of "
+        f"classes, beside others ({', '.join(others[:3])}). If they are splits, move their images "
+        "to <split>/<class>/, or write a list: data.name=list:<path>. If they are classes, rename "
+        "them."
+    )
+
+
 def _mixture(root, splits, others, called):
     """The `DataError` about folders beside those of splits; `called` like splits are some."""
     names = sorted(splits, key=lambda name: split_word(name) not in TRAIN_NAMES)
@@ -103,7 +124,8 @@ def _mixture(root, splits, others, called):
         )
     return DataError(
         f"{root} mixes folders of splits ({', '.join(splits)}) with others "
-        f"({', '.join(others[:3])}). Move the others away, or take one split: {way}."
+        f"({', '.join(others[:3])}). Move the others away, or take one split: {way}. "
+        f"If {names[0]} is a class, rename it."
     )
 
 

@@ -14,7 +14,8 @@ import numpy as np
 from pipelines.data.labels.encoding import RaggedLabels
 
 # Both sides of a border between these parts of a split have images of every class with at least
-# two. The default border is at the last.
+# two. The default border is at the last. With small classes, it is before this part of the files,
+# and earlier borders are in proportion, so that ranges between borders are not empty.
 _BOTH_SIDES = (0.7, 0.9)
 # In the order by class, the last image of a class is not before this part of the split.
 _LAST = 0.95
@@ -50,7 +51,7 @@ class StoredOrder(NamedTuple):
         """
         first, last = _BOTH_SIDES
         if self.highest is not None and part <= last:
-            place = min(place, self.highest)
+            place = min(place, round(part / last * self.highest))
         return max(place, self.lowest) if part >= first else place
 
 

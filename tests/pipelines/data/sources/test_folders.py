@@ -180,6 +180,17 @@ def test_other_ranges_divide_each_class(tmp_path):
     assert open_source(f"folder:{tmp_path}", "train[50%:][:5]").num_examples == 5
 
 
+@pytest.mark.parametrize("size", [3, 5, 9])
+def test_three_ranges_of_small_classes_are_all_there(tmp_path, size):
+    _write(tmp_path, *_tree([f"{i:02}" for i in range(20)], count=size))
+    parts = [
+        open_source(f"folder:{tmp_path}", f"train[{part}]") for part in (":80%", "80%:90%", "90%:")
+    ]
+    found = [path for part in parts for path in _everything(part)]
+    assert len(found) == len({*found}) == 20 * size and all(part.num_examples for part in parts)
+    assert {*parts[2].read_labels(range(parts[2].num_examples))} == {*range(20)}
+
+
 def test_ranges_of_earlier_runs_are_those_of_the_hash(tmp_path):
     paths = [f"{name}/{i}.jpg" for name in "ab" for i in range(10)]
     _write(tmp_path, *paths)
@@ -191,6 +202,11 @@ def test_ranges_of_earlier_runs_are_those_of_the_hash(tmp_path):
     ]
     images = [[*part.read(range(part.num_examples)).images] for part in parts]
     assert images[0] + images[1] == [*whole.read(range(20)).images]
+
+    def stored_order(path):
+        return hashlib.blake2b(path.encode(), digest_size=8, person=b"stored order").digest()
+
+    assert [x.decode() for x in images[0] + images[1]] == sorted(paths, key=stored_order)
     assert not any("split_by" in part.manifest() for part in [whole, *parts])
 
 
@@ -281,6 +297,24 @@ def test_layouts_of_splits(tmp_path, paths, splits, chosen, labels):
     assert (source.labels, source.num_examples) == (labels, len(paths))
 
 
+def test_images_beside_the_classes_of_a_split_count_for_nothing(tmp_path):
+    for name, stray in (("one", ["val/x.png"]), ("both", ["train/y.png", "val/x.png"])):
+        _write(tmp_path / name, *_tree(["train", "val"], "ab"), *stray)
+        assert {*split_names(f"folder:{tmp_path / name}")} == {"train", "val"}
+        source = open_source(f"folder:{tmp_path / name}", "val")
+        assert (source.labels, source.num_examples) == (("a", "b"), 6)
+    _write(tmp_path / "alone", *_tree(["train"], "ab"), "train/y.png")
+    assert open_source(f"folder:{tmp_path / 'alone'}", "train").labels == ("a", "b")
+
+
+def test_folders_called_like_splits_are_no_classes_beside_another(tmp_path):
+    """Without folders of classes nothing says which of both they are."""
+    _write(tmp_path, "train/1.jpg", "test/1.jpg", "sample/1.jpg")
+    message = _message(tmp_path)
+    assert "(train, test)" in message or "(test, train)" in message
+    assert "(sample)" in message and "list:<path>" in message and "rename" in message
+
+
 @pytest.mark.parametrize(
     ("paths", "fix", "labels"),
     [
@@ -290,6 +324,7 @@ def test_layouts_of_splits(tmp_path, paths, splits, chosen, labels):
         ([*_tree(["train"], "ab"), "test/unknown/1.png"], "train", "ab"),
         ([*_tree(["train"], "ab"), "test/read.me"], "train", "ab"),
         ([*_tree(["train"], "ab"), "samples/1.png"], "train", "ab"),
+        ([*_tree(["train", "val"], "ab"), "train/x.png", "val/y.png", "more/1.png"], "train", "ab"),
         (
             [*_tree(["seg_test", "seg_train"], "ab"), "seg_pred/seg_pred/1.jpg"],
             "seg_train",

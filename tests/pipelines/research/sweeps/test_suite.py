@@ -290,6 +290,18 @@ def test_the_command(path, train, command):
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout) == json.loads((path / "suite.json").read_text())
     assert "trial 1 of 4: trials/optimizer.learning_rate=0.001/cifar10\n" in result.stderr
+    # A suite of before these fields goes on with what was done then.
+    for file in path.rglob("config.json"):
+        config = json.loads(file.read_text())
+        config["data"]["exif"] = "apply"
+        del config["data"]["split_by"]
+        file.write_text(json.dumps(config))
+    count = len(trainings.calls)
+    result = command("sweep", "--workdir=suite", "--seeds=4", *flags)
+    assert result.returncode == 0 and len(trainings.calls) == count + 1, result.stderr
+    [file] = path.glob("final/*/cifar10,seed=3/config.json")
+    data = json.loads(file.read_text())["data"]
+    assert (data["exif"], data["split_by"]) == ("apply", "file")
     trainings.path = path.with_name("runs") / "sweep-cifar10"
     result = command("sweep", *flags)
     assert result.returncode == 0 and "wrote runs/sweep-cifar10/suite.json" in result.stdout

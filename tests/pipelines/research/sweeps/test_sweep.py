@@ -312,6 +312,20 @@ def test_the_command(tmp_path, train, initial, command):
     result = command("sweep", f"--grid={RATES},0.04", *flags)
     assert result.returncode == 75, result.stderr
 
+    # A sweep of before these fields goes on with what was done then.
+    file = tmp_path / "sweep" / "sweep.json"
+    record = json.loads(file.read_text())
+    assert trainings.experiments[-1].data.exif == "apply"
+    for field in ("exif", "split_by"):
+        del record["experiment"]["data"][field]
+    file.write_text(json.dumps(record))
+    result = command("sweep", f"--grid={RATES},0.04", *flags)
+    assert result.returncode == 75, result.stderr
+    data = trainings.experiments[-1].data
+    assert (data.exif, data.split_by) == ("ignore", "file")
+    result = command("sweep", f"--grid={RATES}", "--set=data.exif=apply", *flags)
+    assert_user_error(result, "another configuration", "data.exif")
+
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
