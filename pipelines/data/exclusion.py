@@ -6,6 +6,9 @@ range of these splits that was searched, on any number of hosts.
 
     {"data_set": "cifar10", "version": "3.0.2", "searched": {"train": [[0, 50000]]},
      "excluded": {"train": [17, 4711]}}
+
+A list for ranges of each class has "split_by": "class" too, as `DataSource.manifest`: the same
+range of all files has other examples.
 """
 
 import hashlib
@@ -28,7 +31,8 @@ def exclusion(source, ids) -> dict:
     """
     searched, excluded = {}, {}
     ids = np.unique(np.asarray(ids, np.int64))
-    parts = source.manifest()["parts"]
+    manifest = source.manifest()
+    parts = manifest["parts"]
     firsts = {part["first_id"]: part["split"] for part in parts}
     # An id belongs to the split that begins last at or before it.
     begins = np.array(sorted(firsts), np.int64)
@@ -42,6 +46,7 @@ def exclusion(source, ids) -> dict:
         "version": source.version,
         "searched": searched,
         "excluded": excluded,
+        **{key: manifest[key] for key in ("split_by",) if key in manifest},
     }
 
 
@@ -60,7 +65,7 @@ def read_exclusion(path, source) -> tuple[np.ndarray, str]:
         DataError: if the file cannot be read or is damaged, or is a list of another data set or
             for other splits.
     """
-    excluded, searched, name, version = _read(path)
+    excluded, searched, name, version, split_by = _read(path)
     if (name, version) != (source.name, source.version):
         raise DataError(
             f"data.exclude={path} is a list for {name}:{version}, but training reads "
@@ -68,8 +73,17 @@ def read_exclusion(path, source) -> tuple[np.ndarray, str]:
         )
     digest = hashlib.blake2b(digest_size=8)
     found = [np.zeros(0, np.int64)]
-    for part in source.manifest()["parts"]:
+    manifest = source.manifest()
+    for part in manifest["parts"]:
         split, start, stop = part["split"], part["start"], part["stop"]
+        if split_by != manifest.get("split_by") and not source.is_all(
+            split, searched.get(split, [])
+        ):
+            raise DataError(
+                f"data.exclude={path} was made for ranges of {split_by or 'all files'} of {name}, "
+                f"but training reads ranges of {manifest.get('split_by', 'all files')} "
+                f"(data.split_by). {_ADVICE}"
+            )
         if not any(first <= start and stop <= last for first, last in searched.get(split, [])):
             ranges = ", ".join(f"{x}[{a}:{b}]" for x in searched for a, b in searched[x])
             raise DataError(
@@ -83,7 +97,7 @@ def read_exclusion(path, source) -> tuple[np.ndarray, str]:
 
 
 def _read(path):
-    """The values of a list, checked: excluded, searched, data_set, version."""
+    """The values of a list, checked: excluded, searched, data_set, version, split_by."""
     path = storage.normal(path)
     try:
         record = read_json_object(path, _ADVICE)
@@ -91,6 +105,7 @@ def _read(path):
             raise DataError(f"data.exclude={path}: there is no such file. {_ADVICE}")
         excluded, searched = record.raw("excluded"), record.raw("searched")
         name, version = record.text("data_set"), record.text("version")
+        split_by = record.text("split_by")
     except DataError:
         raise
     except (ValueError, OSError) as error:
@@ -103,7 +118,7 @@ def _read(path):
     )
     if not is_right:
         raise DataError(f"data.exclude={path} is not a list of examples to leave out. {_ADVICE}")
-    return excluded, searched, name, version
+    return excluded, searched, name, version, split_by
 
 
 def _are_lists(value, is_right):

@@ -80,10 +80,13 @@ def test_a_file_without_preprocessing_gets_that_of_the_reference_code(donor, tmp
     assert_equal(model, donor)
 
 
-def test_a_bare_file_of_published_weights_turns_no_photo(donor, tmp_path, monkeypatch):
+def test_a_bare_file_of_published_weights_turns_no_photo_and_is_of_squares(tmp_path, monkeypatch):
+    donor = tiny.shared(seed=1, image_size=(16, 16))
+    path = npz_files.saved(donor, tmp_path / "ViT-B_16.npz", sidecar=False)
+    with pytest.warns(UserWarning, match="assumed a square of 4 x 4"):
+        assert vit_tf.load(path).preprocessing.exif == "apply"
     monkeypatch.setattr("vit_tf.loaded.find_file_record", lambda path, count: object())
-    path = npz_files.saved(donor, tmp_path / "ViT-B_16.npz")
-    assert vit_tf.load(tmp_path / "ViT-B_16.npz").preprocessing.exif == "ignore", path
+    assert vit_tf.load(path).preprocessing.exif == "ignore"  # A warning would be an error.
 
 
 def test_a_folder_of_another_project_says_which_settings_are_assumed(tmp_path):

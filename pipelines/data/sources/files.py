@@ -143,6 +143,10 @@ class FileSource(DataSource):
         """See `DataSource.manifest`; says if the ranges are ranges of each class."""
         return super().manifest() | ({"split_by": "class"} if self._by_class else {})
 
+    def is_all(self, split, ranges):
+        """See `DataSource.is_all`."""
+        return any(first == 0 and last == len(self._files[split].paths) for first, last in ranges)
+
     def skipped(self):
         """See `DataSource.skipped`."""
         return {split: files.skipped for split, files in self._files.items()}

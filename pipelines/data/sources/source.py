@@ -199,6 +199,16 @@ class DataSource:
             "parts": [split_range._asdict() for split_range in self._split_ranges],
         }
 
+    def is_all(self, split, ranges) -> bool:
+        """Whether stored ranges have all examples of a split, so that their order is no matter.
+
+        Args:
+            split: name of the split.
+            ranges: pairs of the first place and the place after the last.
+        """
+        del split, ranges
+        return True  # There is one order.
+
     def _in_splits(self, indices):
         """The number in `_split_ranges` of the part of each index, and its index in that split."""
         indices = np.asarray(indices, np.int64)

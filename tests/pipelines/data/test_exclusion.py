@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from pipelines.data.exclusion import exclusion, read_exclusion
+from pipelines.data.sources.files import FileRules
 from pipelines.data.sources.open import open_source
 from pipelines.errors import DataError
 from pipelines.runs.json_file import write_json
@@ -40,6 +41,24 @@ def test_the_hash_is_that_of_what_matters(tmp_path):
     again = read_exclusion(written(tmp_path / "b", train, [7, 5, 5]), train)
     other = read_exclusion(written(tmp_path / "c", train, [5, 8]), train)
     assert first[1] == again[1] != other[1] and first[0].tolist() == again[0].tolist() == [5, 7]
+
+
+def test_a_list_for_ranges_of_another_order_is_refused(tmp_path):
+    """The same range of all files, or of each class, has other images."""
+    for label in "ab":
+        (tmp_path / "data" / label).mkdir(parents=True)
+        for number in range(10):
+            (tmp_path / "data" / label / f"{number}.png").write_bytes(b"")
+    name, rules = f"folder:{tmp_path}/data", FileRules(split_by="file")
+    by_class, whole = (open_source(name, split) for split in ("train[:50%]", "train"))
+    by_file = open_source(name, "train[:50%]", rules=rules)
+    for made, read in ((by_class, by_file), (by_file, by_class)):
+        path = written(tmp_path / "list.json", made, made.ids([0]))
+        assert read_exclusion(path, made)[0].tolist() == made.ids([0]).tolist()
+        with pytest.raises(DataError, match="was made for ranges of .*data.split_by"):
+            read_exclusion(path, read)
+    path = written(tmp_path / "list.json", whole, [3])
+    assert all(read_exclusion(path, read)[0].tolist() == [3] for read in (by_class, by_file, whole))
 
 
 GOOD = {"searched": {"train": [[0, 1297]]}, "excluded": {"train": [3]}}
