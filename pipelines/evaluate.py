@@ -7,7 +7,7 @@ from absl import flags
 
 from pipelines.cli import command, request, shared_flags
 from pipelines.cli.output import print_json
-from pipelines.config.data import Data
+from pipelines.config.data import NAMING_FIELDS, Data
 from pipelines.config.names import Benchmark
 from pipelines.distribution.group import current_group
 from pipelines.errors import UserError
@@ -30,11 +30,7 @@ example: python -m pipelines.evaluate --model runs/pretrain-digits --set data.ev
 
 # The fields of an experiment that an evaluation uses.
 _DATA_FIELDS = (
-    "data.name",
-    "data.data_dir",
-    "data.label",
-    "data.split_by",
-    "data.class_order",
+    *NAMING_FIELDS,
     "data.eval_split",
     "data.bad_images",
     "train.batch_size",

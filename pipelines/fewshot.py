@@ -6,7 +6,7 @@ from absl import flags
 
 from pipelines.cli import command, request, shared_flags
 from pipelines.cli.output import print_json
-from pipelines.config.data import Data
+from pipelines.config.data import NAMING_FIELDS, Data
 from pipelines.errors import UserError
 
 DESCRIPTION = """Evaluates the features that a model computes, without its head: regularized least
@@ -22,11 +22,7 @@ example: python -m pipelines.fewshot --model runs/pretrain-digits --shots 1,5
 
 # The fields of an experiment that a few-shot evaluation uses.
 _DATA_FIELDS = (
-    "data.name",
-    "data.data_dir",
-    "data.label",
-    "data.split_by",
-    "data.class_order",
+    *NAMING_FIELDS,
     "data.train_split",
     "data.eval_split",
     "data.bad_images",

@@ -13,6 +13,10 @@ else:
     from absl import flags
 
     from pipelines.cli import command, request, shared_flags
+    from pipelines.config.data import NAMING_FIELDS
+
+    # The fields of an experiment that this command uses.
+    FIELDS = (*NAMING_FIELDS, "data.eval_split")
 
 DESCRIPTION = """Writes a page, PNG files and inspect.json about models of every family: filters,
 similarity of positions, attention distance and entropy of each head, beside those of random
@@ -29,16 +33,6 @@ example: python -m pipelines.inspect --model runs/pretrain-digits --output runs/
 POSITIONAL = "IMAGE_OR_FOLDER ..."
 SHARED_FLAGS = ("experiment", "workdir", "set")
 LOGS_TO = "stdout"
-
-# The fields of an experiment that name the data.
-FIELDS = (
-    "data.name",
-    "data.data_dir",
-    "data.label",
-    "data.split_by",
-    "data.class_order",
-    "data.eval_split",
-)
 
 
 def define(values):

@@ -6,6 +6,7 @@ import re
 from absl import flags
 
 from pipelines.cli import command, request, shared_flags
+from pipelines.config.data import NAMING_FIELDS
 
 DESCRIPTION = """Writes splits of a data set as TFRecord files of tf.train.Example.
 
@@ -23,11 +24,7 @@ SHARED_FLAGS = ("experiment", "set")
 
 # The fields of an experiment that this command uses.
 FIELDS = (
-    "data.name",
-    "data.data_dir",
-    "data.label",
-    "data.split_by",
-    "data.class_order",
+    *NAMING_FIELDS,
     "data.train_split",
     "data.eval_split",
     "data.bad_images",

@@ -11,6 +11,8 @@ from pipelines.errors import UserError
 from vit_tf.images.value_range import MEAN, STD
 from vit_tf.preprocessing import Exif, Interpolation, Jpeg, ResizeRule
 
+# The fields that say which images a data set has, and how its classes and ranges are taken.
+NAMING_FIELDS = ("data.name", "data.data_dir", "data.label", "data.split_by", "data.class_order")
 # "global": batches are the same on any number of hosts; "files": each host reads its own files.
 Sharding = Literal["global", "files"]
 

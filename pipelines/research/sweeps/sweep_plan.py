@@ -9,6 +9,7 @@ import zlib
 from typing import Any
 
 from pipelines.config import Assignments, Experiment
+from pipelines.config.data import NAMING_FIELDS
 from pipelines.data.sources.splits import choose_splits, held_out_splits
 from pipelines.data.sources.subset import open_train_split, subset_size
 from pipelines.errors import UserError, counted
@@ -21,11 +22,7 @@ _log = logging.getLogger(__name__)
 # Trials are compared by the same images and the same seed.
 _SHARED = (
     "seed",
-    "data.name",
-    "data.data_dir",
-    "data.label",
-    "data.split_by",
-    "data.class_order",
+    *NAMING_FIELDS,
     "data.train_split",
     "data.eval_split",
     "data.exclude",
