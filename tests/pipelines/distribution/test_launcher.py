@@ -126,7 +126,7 @@ def is_gone(pid):
     """Whether a process has ended, or is a zombie that nobody has waited for."""
     try:
         text = pathlib.Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return True
     return text.rpartition(")")[2].split()[0] == "Z"
 

@@ -57,7 +57,8 @@ def follow(path):
     while not path.exists():
         time.sleep(0.01)
     stat = pathlib.Path("/proc", str(json.loads(path.read_text())["pid"]), "stat")
-    with contextlib.suppress(FileNotFoundError):
+    # The second: it ended between open and read.
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         while stat.read_text().rpartition(")")[2].split()[0] != "Z":
             time.sleep(0.01)
 
