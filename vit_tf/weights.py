@@ -29,7 +29,7 @@ from vit_tf.files import storage
 from vit_tf.files.atomic_file import write_atomically
 from vit_tf.preprocessing import Preprocessing
 from vit_tf.pretrained.cache import fetch
-from vit_tf.pretrained.class_names import names_if_imagenet
+from vit_tf.pretrained.class_names import different_names, names_if_imagenet
 from vit_tf.pretrained.records import find_record, sizes
 
 
@@ -247,4 +247,8 @@ def _open_published(path):
 
 
 def _open_safetensors(path, own_grid=None):
-    return SafetensorsCheckpoint(path, [family.safetensors for family in FAMILIES], own_grid)
+    layouts = [family.safetensors for family in FAMILIES]
+    checkpoint = SafetensorsCheckpoint(path, layouts, own_grid)
+    labels = different_names(checkpoint.classes.labels)
+    checkpoint.classes = dataclasses.replace(checkpoint.classes, labels=labels)
+    return checkpoint

@@ -6,6 +6,7 @@ this project print a traceback. A worker that ends tells the others, which end w
 """
 
 import atexit
+import io
 import itertools
 import os
 import signal
@@ -63,6 +64,9 @@ def run(
         fields: config paths that hints about unknown flags may suggest for `--set`; None means all.
         logs_to: "stdout" or "stderr", where log lines go; "stderr" if stdout holds a result.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # As stderr does: a file name may have bytes that are not text.
+        sys.stdout.reconfigure(errors="backslashreplace")
     values = define_shared(shared_flags)
     if "experiment" in values:
         define_config(values)

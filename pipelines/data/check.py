@@ -39,9 +39,14 @@ def open_sources(data) -> tuple[list[DataSource], list[str]]:
     """
     faults = []
     names = split_names(data.name, data.data_dir, FileRules(fault=faults.append))
-    data = choose_splits(data, evaluation=False, names=names)
+    try:
+        data = choose_splits(data, evaluation=False, names=names)
+        splits = [data.train_split, data.eval_split]
+    except DataError as error:
+        faults.append(str(error))
+        splits = names
     sources = []
-    for split in filter(None, [data.train_split, data.eval_split]):
+    for split in filter(None, splits):
         try:
             sources.append(open_split(data, split, faults.append))
         except DataError as error:

@@ -112,6 +112,33 @@ def test_a_check_names_all_faults_at_once(command, tmp_path, kind):
     assert_user_error(refused, expected[0])
 
 
+@pytest.mark.parametrize(
+    ("paths", "fault"),
+    [
+        (["train/a/1.png", "train/b/1.png", "val/a/1.png", "val/b/1.png", "raw/1.png"], "mixes"),
+        (["train/1.png", "val/1.png", "other/1.png"], "without folders of classes"),
+        (["a/1.png", "a/2.png"], "has one class, 'a'"),
+        (["a/1.png", "b\udcff/1.png"], "'b\\udcff'"),
+        (["val/a/1.png", "val/b/1.png"], "no split called train"),
+    ],
+    ids=["mixture", "without classes", "one class", "not UTF-8", "no training"],
+)
+def test_images_are_checked_in_spite_of_the_structure(command, tmp_path, paths, fault):
+    for path in paths:
+        (tmp_path / "data" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "data" / path).write_bytes(b"text")
+    flags = as_flags(f"data.name=folder:{tmp_path}/data")
+    auto = ["--set=data.train_split=auto", "--set=data.eval_split=auto"]
+    result = command("batch", "--check", "--json", *flags, *auto)
+    report = json.loads(result.stdout)
+    assert result.returncode == 1 and any(fault in x for x in report["faults"]), result
+    bad = [each["name"] for each in report["unreadable"]]
+    assert len({*bad}) >= min(2, len(paths) - 1), bad
+    result = command("batch", "--check", *flags, *auto)
+    assert result.returncode == 1 and fault in result.stdout
+    assert_user_error(command("batch", *flags, *auto), fault)
+
+
 def test_text_names_files(command, tmp_path):
     for path in ("cat/1.jpg", "cat/2.jpg", "dog/1.jpg"):
         (tmp_path / path).parent.mkdir(exist_ok=True)

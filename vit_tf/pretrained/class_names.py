@@ -16,7 +16,7 @@ _PATH = pathlib.Path(__file__).parent.parent / "assets" / "imagenet_classes.tsv.
 IMAGENET_1K, IMAGENET_21K = 1000, 21843
 
 # The end of a name that several classes would have.
-_ID = re.compile(r" \(n\d{8}\)$")
+_ID = re.compile(r" \((?:n\d{8}|class \d+)\)$")
 
 
 def class_names(num_classes) -> tuple[str, ...]:
@@ -35,11 +35,25 @@ def class_names(num_classes) -> tuple[str, ...]:
 
 
 def same_names(names: Sequence[str], others: Sequence[str]) -> bool:
-    """Whether class names are equal, with or without the ids that `class_names` appends.
+    """Whether class names are equal, with or without what makes them different.
 
     Files of earlier versions have no ids in their names.
     """
     return [_ID.sub("", name) for name in names] == [_ID.sub("", name) for name in others]
+
+
+def different_names(names: Sequence[str]) -> tuple[str, ...]:
+    """Class names in label order of which several may be equal, such as Hugging Face's "crane".
+
+    Equal names are followed by the WordNet id if all are those of `class_names`, else by the index
+    of the class: "crane (class 134)".
+    """
+    if len({*names}) == len(names):
+        return tuple(names)
+    imagenet = names_if_imagenet(len(names))
+    if imagenet and same_names(names, imagenet):
+        return imagenet
+    return _different([(f"class {index}", name) for index, name in enumerate(names)])
 
 
 def names_if_imagenet(num_classes) -> tuple[str, ...]:
@@ -66,7 +80,7 @@ def words_of(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _different(rows):
-    """The words of pairs (WordNet id, words); those of several pairs with the id."""
+    """The words of pairs (id, words); words that several pairs have are followed by the id."""
     count = collections.Counter(words for _, words in rows)
     return tuple(words if count[words] == 1 else f"{words} ({synset})" for synset, words in rows)
 

@@ -60,16 +60,19 @@ def open_folder(path, split, data_dir=None, rules=USUAL):
         DataError: if the folder or split does not exist or cannot be read, there are fewer than
             two classes, or the folders of the classes are refused.
     """
-    root, folders = _find_splits(path, data_dir)
+    root, folders = _find_splits(path, data_dir, rules.fault)
     classes = {split: list_directory(folder)[0] for split, folder in folders.items()}
     labels = in_order(set().union(*classes.values()), rules.class_order)
     if len(labels) < 2:
         found = f"one class, {labels[0]!r}" if labels else "no folder of a class"
         deeper = f", or name data.name=folder:{storage.join(root, labels[0])}" if labels else ""
-        raise DataError(f"{root} has {found}. {_EXPECTED}, with at least two classes{deeper}.")
+        problem = f"{root} has {found}. {_EXPECTED}, with at least two classes{deeper}."
+        if not labels:
+            raise DataError(problem)
+        rules.fault(problem)
     for label in labels:
         if not is_unicode(label):
-            raise DataError(f"The name of the class folder {label!r} in {root} is not UTF-8.")
+            rules.fault(f"The name of the class folder {label!r} in {root} is not UTF-8.")
     _check_classes(root, folders, classes, labels, rules.fault)
     # Paths are relative to the folder of all splits; ids start at 0 in each split.
     splits = LazyMapping(folders, lambda key: _list_split(root, folders[key], labels, rules))
@@ -114,12 +117,12 @@ def _check_classes(root, folders, classes, labels, fault):
             )
 
 
-def folder_splits(path, data_dir=None):
+def folder_splits(path, data_dir=None, rules=USUAL):
     """Returns the split names of an image folder; arguments and errors as for `open_folder`."""
-    return tuple(_find_splits(path, data_dir)[1])
+    return tuple(_find_splits(path, data_dir, rules.fault)[1])
 
 
-def _find_splits(path, data_dir):
+def _find_splits(path, data_dir, fault):
     """Returns the absolute path of the folder, and a mapping from each split to its folder."""
     root = absolute_path(path, data_dir, "folder")
     try:
@@ -131,7 +134,7 @@ def _find_splits(path, data_dir):
         raise MissingDataError(
             f"There is no folder {root}. Set data.name=folder:<path> to one{hint}."
         )
-    return root, find_splits(root)
+    return root, find_splits(root, fault)
 
 
 def _list_split(root, folder, labels, rules):

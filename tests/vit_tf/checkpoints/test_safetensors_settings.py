@@ -250,6 +250,8 @@ def test_a_head_beside_the_prefix(prefix, of_head, words, tmp_path):
         tmp_path, lambda tensors: {renamed(name): value for name, value in tensors.items()}
     )
     if words:
+        with pytest.raises(ValueError, match="num_classes is 5.* has none.*Rename .* head.weight "):
+            safetensors_models.load(tmp_path)
         safetensors_models.change(tmp_path / "config.json", num_classes=0)
         with pytest.raises(ValueError, match=words):
             safetensors_models.load(tmp_path)

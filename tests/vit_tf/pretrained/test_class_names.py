@@ -2,7 +2,13 @@
 
 import pytest
 
-from vit_tf.pretrained.class_names import class_names, same_names, synsets, words_of
+from vit_tf.pretrained.class_names import (
+    class_names,
+    different_names,
+    same_names,
+    synsets,
+    words_of,
+)
 
 
 def test_the_order_of_imagenet_1k():
@@ -49,6 +55,16 @@ def test_names_of_earlier_files_are_the_same_ones():
     earlier = tuple("crane" if name.startswith("crane (") else name for name in names)
     assert earlier != names and same_names(earlier, names) and same_names(names, earlier)
     assert not same_names(names[1:], names) and not same_names(("a", *names[1:]), names)
+
+
+def test_equal_names_of_other_models_become_different():
+    names = class_names(1000)
+    words = [name.partition(" (n")[0] for name in names]
+    assert words.count("crane") == 2 and different_names(words) == names
+    assert different_names(["a", "b"]) == ("a", "b")
+    found = different_names(["a", "b", "a"])
+    assert found == ("a (class 0)", "b", "a (class 2)")
+    assert same_names(found, ["a", "b", "a"])
 
 
 def test_words_replace_ids():

@@ -47,6 +47,18 @@ def check_stated(settings, name, value):
         raise settings.error(name, f"{value}, as in the tensors")
 
 
+def check_stated_classes(settings, num_classes, head):
+    """As `check_stated` for the number of classes; `head` is the name of the head's layer."""
+    stated = settings.integer("num_classes") if settings else None
+    if stated and not num_classes:
+        advice = (
+            f"Rename the tensors of the head to {head}.weight and {head}.bias, or state "
+            "num_classes 0: the model then has no head."
+        )
+        raise settings.error("num_classes", f"a tensor {head}.weight, as the file has none", advice)
+    check_stated(settings, "num_classes", num_classes)
+
+
 def check_image_size(size, path):
     """Raises unless (height, width) can be the size of an image."""
     if not all(1 <= side <= MAX_SIDE for side in size):

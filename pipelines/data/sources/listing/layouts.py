@@ -40,14 +40,16 @@ class _Folder(NamedTuple):
     has_images: bool
 
 
-def find_splits(root) -> dict[str, str]:
+def find_splits(root, fault) -> dict[str, str]:
     """The folder of each split of an image folder, by the name of the split.
 
     Args:
         root: the folder, absolute, or its URL.
+        fault: called with a sentence about each fault, such as other folders beside those of
+            splits; see `FileRules` of `files.py`.
 
     Raises:
-        DataError: if a folder cannot be read, or there are others beside the folders of splits.
+        DataError: if a folder cannot be read, or two splits have the same name.
     """
     whole = _unpacked(root)
     named = {name: split_word(name) for name in whole.folders}
@@ -62,12 +64,12 @@ def find_splits(root) -> dict[str, str]:
     if not splits and len(kinds) == 2 and len(called) == len(whole.folders):
         return {name: folder.path for name, folder in called.items()}  # Without classes.
     if not splits and len(exact) > 1:
-        raise _without_classes(whole, exact)
+        fault(_without_classes(whole, exact))
     if not splits or not ({*exact} & {*splits} or len(kinds) == 2):
         return {"train": whole.path}
     others = [name for name in whole.folders if name not in splits]
     if others:
-        raise _mixture(whole.path, splits, others, [x for x in others if x in called])
+        fault(_mixture(whole.path, splits, others, [x for x in others if x in called]))
     found = {re.sub(r"\W", "_", name): folder.path for name, folder in splits.items()}
     if len(found) < len(splits):
         raise DataError(
@@ -104,7 +106,7 @@ def _is_link(path, folders):
 
 def _without_classes(whole, exact):
     others = [name for name in whole.folders if name not in exact]
-    return DataError(
+    return (
         f"{whole.path} has folders called like splits ({', '.join(exact)}) without folders of "
         f"classes, beside others ({', '.join(others[:3])}). If they are splits, move their images "
         "to <split>/<class>/, or write a list: data.name=list:<path>. If they are classes, rename "
@@ -113,16 +115,16 @@ def _without_classes(whole, exact):
 
 
 def _mixture(root, splits, others, called):
-    """The `DataError` about folders beside those of splits; `called` like splits are some."""
+    """A sentence about folders beside those of splits; `called` like splits are some."""
     names = sorted(splits, key=lambda name: split_word(name) not in TRAIN_NAMES)
     way = f"data.name=folder:{splits[names[0]].path}"
     if called:
         first = storage.join(root, called[0])
-        return DataError(
+        return (
             f"{root} has folders of splits ({', '.join(splits)}), but {first} has no folder of a "
             f"class, so its images have no labels. Move it away, or take one split: {way}."
         )
-    return DataError(
+    return (
         f"{root} mixes folders of splits ({', '.join(splits)}) with others "
         f"({', '.join(others[:3])}). Move the others away, or take one split: {way}. "
         f"If {names[0]} is a class, rename it."

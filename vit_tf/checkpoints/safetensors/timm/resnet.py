@@ -62,7 +62,7 @@ def read(path, shapes, folder, own_grid) -> ReadPlan:
             "Expected 'avg'."
         )
     config = _config(path, shapes, stated.image_size, notes)
-    infer_config.check_stated(stated.settings, "num_classes", config.num_classes)
+    infer_config.check_stated_classes(stated.settings, config.num_classes, "head.fc")
     return ReadPlan(
         config=config,
         preprocessing=stated.preprocessing(config, notes),

@@ -73,7 +73,7 @@ def read(path, shapes, folder, own_grid) -> ReadPlan:
     width = infer_config.sizes(shapes, "patch_embed.proj.weight", 4, path)[0]
     heads, activation = heads_and_activation(stated, width, is_hybrid, notes)
     config, class_slot = _config(path, shapes, heads, activation, stated, notes, own_grid)
-    infer_config.check_stated(stated.settings, "num_classes", config.num_classes)
+    infer_config.check_stated_classes(stated.settings, config.num_classes, "head")
     return ReadPlan(
         config=config,
         preprocessing=stated.preprocessing(config, notes),
