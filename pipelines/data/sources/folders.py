@@ -169,9 +169,9 @@ def _list_split(root, folder, labels, rules):
             f"There are no images ({', '.join(SUFFIXES)}) in the class folders of {folder}. "
             f"{_EXPECTED}."
         )
-    # Runs of earlier versions, which have ranges of files, go on with the classes that they have.
-    if rules.split_by == "class" and (problem := levels_problem(folder, holders)):
-        rules.fault(problem)
+    if problem := levels_problem(folder, holders):
+        # Runs of earlier versions, which have ranges of files, go on with the classes they have.
+        (rules.fault if rules.split_by == "class" else _log.warning)(problem)
     if upwards:
         _log.info(
             f"{folder}: {counted(len(upwards), 'link')} to a folder that contains it not followed, "

@@ -338,12 +338,18 @@ def test_folders_called_like_splits_are_no_classes_beside_another(tmp_path):
     ],
 )
 def test_folders_that_are_no_classes_are_refused_with_the_path_that_works(
-    tmp_path, paths, fix, labels
+    tmp_path, paths, fix, labels, logged
 ):
     _write(tmp_path, *paths)
     message = _message(tmp_path, "train")
     if fix is None:
         assert "splits inside of classes" in message and "list:<path>" in message
+        # As earlier versions read it, with a warning.
+        assert open_source(f"folder:{tmp_path}", "train", rules=FileRules("file")).labels == (
+            "a",
+            "b",
+        )
+        assert logged == [message]
         return
     path = re.search("data.name=folder:([^ ;]*?)[.;]? ", message + " ")[1]
     assert path.startswith(f"{tmp_path}/{fix}")
