@@ -484,6 +484,11 @@ def _message(path, split="train"):
         ([], "train", ["no folder of a class", "<class>/<image>"]),
         (["1.jpg", "2.jpg"], "train", ["no folder of a class"]),
         (["cat/1.jpg"], "train", ["one class, 'cat'", "at least two"]),
+        (
+            ["cat/1.jpg", "dog/1.jpg"],
+            "train[90%:]",
+            ["is empty: train has 2 images", "data.train_split=train data.eval_split=none"],
+        ),
         (["a/1.tiff", "b/2.txt"], "train", ["a has no image", "1.tiff", ".webp"]),
         (["a/1.jpg", "b/x.heic"], "train", ["b has no image", "x.heic"]),
         (["a/.x.jpg", "b/.y.jpg"], "train", ["a has no image"]),
