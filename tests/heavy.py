@@ -88,7 +88,12 @@ GROUPS = {
         *("pipelines/doctor.py", "setup.py", "pyproject.toml", "requirements"),
     ),
     "deduplication": (*_with_imports("pipelines/deduplication"), "pipelines/dedup.py"),
-    "predictions": (*_with_imports("pipelines/predictions"), "pipelines/predict.py"),
+    "predictions": (
+        *_with_imports("pipelines/predictions"),
+        *("pipelines/predict.py", "pipelines/serving/prediction.py"),
+        "tests/pipelines/serving/test_prediction",
+    ),
+    "benchmarks": _with_imports("pipelines/evaluation/benchmarks"),
     "http": (*_with_imports("pipelines/serving/http"), "pipelines/serve.py"),
     "single_file": (
         *_with_imports("pipelines/serving/single_file"),
@@ -114,6 +119,8 @@ ROOMS = {
     "tests/tpu/": "training",
     "tests/pipelines/deduplication/": "deduplication",
     "tests/pipelines/predictions/": "predictions",
+    "tests/pipelines/serving/test_prediction": "predictions",
+    "tests/pipelines/evaluation/benchmarks/": "benchmarks",
     "tests/pipelines/serving/http/": "http",
     "tests/pipelines/serving/test_single_file.py": "single_file",
 }
