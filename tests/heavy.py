@@ -16,8 +16,8 @@ from tests.architecture import ROOT
 from tests.source_text import imports
 
 
-def _with_imports(folder):
-    """The paths of a room: its folder, its tests, and the modules that it imports directly."""
+def _room(folder, *more):
+    """The paths of a room: its folder, its tests, the modules that it imports directly, others."""
     found = {f"{folder}/": None, f"tests/{folder}/": None}
     for file in sorted((ROOT / folder).rglob("*.py")):
         module = ".".join(file.relative_to(ROOT).with_suffix("").parts)
@@ -25,7 +25,7 @@ def _with_imports(folder):
         stems = [name.replace(".", "/") for name in names]
         paths = [f"{stem}{end}" for stem in stems for end in (".py", "/__init__.py")]
         found |= dict.fromkeys(path for path in paths if (ROOT / path).is_file())
-    return tuple(found)
+    return (*found, *more)
 
 
 # Group -> starts of the paths that switch it on: of what the tests cover most, and of the tests.
@@ -67,37 +67,33 @@ GROUPS = {
         # Trainings of the comparison with a GPU.
         *("benchmarks/gpu/smoke", "tests/benchmarks/test_gpu_smoke"),
     ),
-    # All tests of the room behind the fence and of its commands, without a mark of their own, as
-    # those of the rooms that follow.
-    "research": (
-        *_with_imports("pipelines/research"),
+    # All tests of these rooms, without a mark of their own; "research" is behind the fence.
+    "research": _room(
+        "pipelines/research",
         *(f"pipelines/{name}.py" for name in ("demo", "paper", "plan", "sweep", "verify_weights")),
         "tests/pipelines/test_plan.py",
     ),
     # And the memory of the inspection of a large model.
-    "inspection": (
-        *_with_imports("pipelines/inspection"),
-        *("pipelines/inspect.py", "vit_tf/analysis/", "tests/vit_tf/analysis/"),
-        "tests/vit_tf/programs/",
+    "inspection": _room(
+        *("pipelines/inspection", "pipelines/inspect.py", "vit_tf/analysis/"),
+        *("tests/vit_tf/analysis/", "tests/vit_tf/programs/"),
     ),
-    # Optimizers, averages, freezing and the loss scale.
-    "optimization": _with_imports("pipelines/training/optimization"),
-    "builtin": _with_imports("pipelines/data/builtin"),
-    "doctor": (
-        *_with_imports("pipelines/cli/doctor"),
-        *("pipelines/doctor.py", "setup.py", "pyproject.toml", "requirements"),
+    "optimization": _room("pipelines/training/optimization"),
+    "builtin": _room("pipelines/data/builtin"),
+    "doctor": _room(
+        *("pipelines/cli/doctor", "pipelines/doctor.py"),
+        *("setup.py", "pyproject.toml", "requirements"),
     ),
-    "deduplication": (*_with_imports("pipelines/deduplication"), "pipelines/dedup.py"),
-    "predictions": (
-        *_with_imports("pipelines/predictions"),
-        *("pipelines/predict.py", "pipelines/serving/prediction.py"),
+    "deduplication": _room("pipelines/deduplication", "pipelines/dedup.py"),
+    "predictions": _room(
+        *("pipelines/predictions", "pipelines/predict.py", "pipelines/serving/prediction.py"),
         "tests/pipelines/serving/test_prediction",
     ),
-    "benchmarks": _with_imports("pipelines/evaluation/benchmarks"),
-    "http": (*_with_imports("pipelines/serving/http"), "pipelines/serve.py"),
-    "single_file": (
-        *_with_imports("pipelines/serving/single_file"),
-        *("pipelines/export.py", "tests/pipelines/serving/test_single_file.py"),
+    "benchmarks": _room("pipelines/evaluation/benchmarks"),
+    "http": _room("pipelines/serving/http", "pipelines/serve.py"),
+    "single_file": _room(
+        *("pipelines/serving/single_file", "pipelines/export.py"),
+        "tests/pipelines/serving/test_single_file.py",
     ),
     # Exports beyond one of each kind.
     "serving": (
