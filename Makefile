@@ -35,7 +35,7 @@ demo: setup  ## pre-train, fine-tune, export and serve a small model; writes run
 # BASE names a commit or branch that replaces the merge base with main.
 check: lint  ## lint, architecture, and the fast tests of the modules that changed
 	@tests=$$($(RUN) -m tests.changed $(BASE)) && \
-	  $(PYTEST) --heavy none -m "not process and $(EVERYWHERE)" tests/test_architecture.py $$tests
+	  $(PYTEST) --heavy changed -m "not process and $(EVERYWHERE)" tests/test_architecture.py $$tests
 
 # Programs that the tests need outside .venv. Root installs them.
 packages:

@@ -94,8 +94,10 @@ def third_party(package):
 def start_complaints(source, module):
     """Reports a command that does not end with a call of `command.run` with all that it defines."""
     body = parsed(source).body
-    names = [node.name for node in body if isinstance(node, ast.FunctionDef)]
-    names += [target.id for node in body if isinstance(node, ast.Assign) for target in node.targets]
+    # `inspect` defines some in an `else`.
+    outside = [x for node in body for x in (node.orelse if isinstance(node, ast.If) else [node])]
+    names = [node.name for node in outside if isinstance(node, ast.FunctionDef)]
+    names += [x.id for node in outside if isinstance(node, ast.Assign) for x in node.targets]
     given = [name for name in ("main", "DESCRIPTION", "define", "POSITIONAL") if name in names]
     by_name = ("CHECK_OPS", "SHARED_FLAGS", "FIELDS", "LOGS_TO")
     given += [f"{name.lower()}={name}" for name in by_name if name in names]

@@ -1,8 +1,8 @@
 """Groups of heavy tests: those that `make test` runs only after a change of what they cover.
 
 A test marked `heavy("native")` is in the group "native", all tests in a folder of `ROOMS` in the
-folder's group. `make test-all` runs all groups, after the other tests, `make test` those that a
-change since the merge base with main switches on, `make check` none.
+folder's group. `make test-all` runs all groups, after the other tests, `make test` and `make check`
+those that a change since the merge base with main switches on.
 
 CI has little time: no heavy test begins after the time in `VIT_HEAVY_UNTIL`, seconds since 1970,
 and pytest's summary counts those that are left out.
@@ -16,8 +16,8 @@ from tests.architecture import ROOT
 from tests.source_text import imports
 
 
-def _with_imports(folder):
-    """The paths of a room: its folder, its tests, and the modules that it imports directly."""
+def _room(folder, *more):
+    """The paths of a room: its folder, its tests, the modules that it imports directly, others."""
     found = {f"{folder}/": None, f"tests/{folder}/": None}
     for file in sorted((ROOT / folder).rglob("*.py")):
         module = ".".join(file.relative_to(ROOT).with_suffix("").parts)
@@ -25,13 +25,13 @@ def _with_imports(folder):
         stems = [name.replace(".", "/") for name in names]
         paths = [f"{stem}{end}" for stem in stems for end in (".py", "/__init__.py")]
         found |= dict.fromkeys(path for path in paths if (ROOT / path).is_file())
-    return tuple(found)
+    return (*found, *more)
 
 
 # Group -> starts of the paths that switch it on: of what the tests cover most, and of the tests.
 # tests/changed.py finds the changed files.
 GROUPS = {
-    # C++ programs beyond the plain ones and the sanitized baseline.
+    # C++ programs: plain, under sanitizers, fuzzed.
     "native": ("custom_ops/", "tests/cc/", "tests/custom_ops/"),
     # Compilers for GPUs and for ARM, of which `make test` installs none: only in `make test-all`.
     "compilers": (),
@@ -62,18 +62,39 @@ GROUPS = {
             "pipelines/launch.py",
             "vit_tf/models/",
         ),
-        *("tests/pipelines/training/", "tests/pipelines/distribution/"),
+        *("tests/pipelines/training/", "tests/pipelines/distribution/", "tests/tpu/"),
         *("tests/pipelines/test_families.py", "tests/pipelines/test_switches.py"),
         # Trainings of the comparison with a GPU.
         *("benchmarks/gpu/smoke", "tests/benchmarks/test_gpu_smoke"),
     ),
-    # All tests of the room behind the fence, without a mark of their own.
-    "research": (
-        *_with_imports("pipelines/research"),
+    # All tests of these rooms, without a mark of their own; "research" is behind the fence.
+    "research": _room(
+        "pipelines/research",
         *(f"pipelines/{name}.py" for name in ("demo", "paper", "plan", "sweep", "verify_weights")),
+        "tests/pipelines/test_plan.py",
     ),
-    # The memory of the inspection of a large model.
-    "inspection": ("vit_tf/analysis/", "tests/vit_tf/analysis/", "tests/vit_tf/programs/"),
+    # And the memory of the inspection of a large model.
+    "inspection": _room(
+        *("pipelines/inspection", "pipelines/inspect.py", "vit_tf/analysis/"),
+        *("tests/vit_tf/analysis/", "tests/vit_tf/programs/"),
+    ),
+    "optimization": _room("pipelines/training/optimization"),
+    "builtin": _room("pipelines/data/builtin"),
+    "doctor": _room(
+        *("pipelines/cli/doctor", "pipelines/doctor.py"),
+        *("setup.py", "pyproject.toml", "requirements"),
+    ),
+    "deduplication": _room("pipelines/deduplication", "pipelines/dedup.py"),
+    "predictions": _room(
+        *("pipelines/predictions", "pipelines/predict.py", "pipelines/serving/prediction.py"),
+        "tests/pipelines/serving/test_prediction",
+    ),
+    "benchmarks": _room("pipelines/evaluation/benchmarks"),
+    "http": _room("pipelines/serving/http", "pipelines/serve.py"),
+    "single_file": _room(
+        *("pipelines/serving/single_file", "pipelines/export.py"),
+        "tests/pipelines/serving/test_single_file.py",
+    ),
     # Exports beyond one of each kind.
     "serving": (
         "pipelines/serving/",
@@ -84,7 +105,21 @@ GROUPS = {
     ),
 }
 # Start of the path of tests -> their group.
-ROOMS = {"tests/pipelines/research/": "research"}
+ROOMS = {
+    "tests/pipelines/research/": "research",
+    "tests/pipelines/test_plan.py": "research",
+    "tests/pipelines/inspection/": "inspection",
+    "tests/pipelines/training/optimization/": "optimization",
+    "tests/pipelines/data/builtin/": "builtin",
+    "tests/pipelines/cli/doctor/": "doctor",
+    "tests/tpu/": "training",
+    "tests/pipelines/deduplication/": "deduplication",
+    "tests/pipelines/predictions/": "predictions",
+    "tests/pipelines/serving/test_prediction": "predictions",
+    "tests/pipelines/evaluation/benchmarks/": "benchmarks",
+    "tests/pipelines/serving/http/": "http",
+    "tests/pipelines/serving/test_single_file.py": "single_file",
+}
 CHOICES = ("all", "changed", "none", "only")
 
 

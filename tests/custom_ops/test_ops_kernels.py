@@ -13,7 +13,7 @@ from custom_ops.building import build_plan
 from tests.custom_ops import instruction_sets, kernel_programs
 from tests.custom_ops.kernel_programs import MEMORY, PLAIN, THREADS
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.heavy("native")]
 
 # Each takes 3 s of a processor; `make fuzz` takes minutes. The emulation of a GPU is slow.
 FUZZ_RUNS = {
@@ -37,18 +37,15 @@ def test_the_lowest_set_has_no_memory_error_and_no_undefined_behavior():
     check(MEMORY, build_plan.sources()["TESTS"], ["baseline"])
 
 
-@pytest.mark.heavy("native")
 def test_the_best_sets_have_no_memory_error_and_no_undefined_behavior():
     check(MEMORY, sorted(LOOPING), instruction_sets.best())
 
 
-@pytest.mark.heavy("native")
 def test_the_kernels_for_gpus_pass_and_have_no_memory_error():
     # Without sanitizers the emulation of a GPU would check nothing more.
     check(MEMORY, build_plan.sources()["CUDA_TESTS"])
 
 
-@pytest.mark.heavy("native")
 def test_no_data_race():
     # All other tests of these programs run on one thread.
     names = ["attention_execution_test", "encoder_test", "patch_embed_test"]
@@ -56,12 +53,10 @@ def test_no_data_race():
     check(THREADS, names, instruction_sets.ends(), ["threads"])
 
 
-@pytest.mark.heavy("native")
 def test_lanes_of_older_compilers():
     check(THREADS, ["simd_test"], instruction_sets.ends(), ["lanes"])
 
 
-@pytest.mark.heavy("native")
 def test_no_input_that_fuzzing_finds_fails(tmp_path):
     """Failing inputs are kept in build/fuzz; the program repeats one when given its file."""
     limits = {name: {"runs": runs, "seed": 1} for name, runs in FUZZ_RUNS.items()}

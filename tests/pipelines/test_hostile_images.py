@@ -197,7 +197,8 @@ def test_predict_takes_odd_files(command, tmp_path):
     assert [answer["path"] for answer in answers] == [str(path) for path in paths]
 
 
-@pytest.mark.parametrize("name", [name for name in UNREADABLE if "huge" in name or "WebP" in name])
+# The decoder finds a size in the head or a frame; `test_decoding.py` has every kind of file.
+@pytest.mark.parametrize("name", ["huge JPEG", "animated WebP cut off"])
 def test_predict_refuses_hostile_files(command, tmp_path, name):
     path = write(tmp_path, name, *UNREADABLE[name])
     result = command("predict", path)

@@ -41,16 +41,21 @@ def experiment_of(name):
     return override(recipes.get_recipe("digits"), own)
 
 
-# One layer of each kind of computation runs in every test run.
-OFTEN = (*POSITIONS, "local_2d", "augmented", "squeeze_excite")
+# Always one of positions, which all layers share, and one of a layer, with attention and
+# convolution; after a change of training or models one of each kind of computation.
+OFTEN = ("every_layer_shared", "augmented")
+KINDS = ("relative", "every_layer", "local_2d", "squeeze_excite")
+
+
+def marks_of(name):
+    if name in OFTEN:
+        return []
+    return [pytest.mark.heavy("training") if name in KINDS else pytest.mark.release]
 
 
 @pytest.mark.parametrize(
     "name",
-    [
-        name if name in OFTEN else pytest.param(name, marks=pytest.mark.release)
-        for name in (*POSITIONS, *LAYERS)
-    ],
+    [pytest.param(name, marks=marks_of(name)) for name in (*POSITIONS, *LAYERS)],
 )
 def test_one_device_goes_on_where_two_replicas_were(name, tmp_path, uncompiled):
     """And gets the weights of two replicas."""

@@ -121,18 +121,16 @@ def _replicated(source, count, hosts, replicas, **options):
     return join(parts)
 
 
-@pytest.mark.parametrize(
-    ("hosts", "replicas", "shuffle_window"), [(1, 2, 1000), (2, 4, 7), (4, 4, 1000)]
-)
+@pytest.mark.parametrize(("hosts", "replicas", "shuffle_window"), [(1, 2, 1000), (2, 4, 7)])
 def test_replicas_and_hosts_see_the_same_batches(digits, hosts, replicas, shuffle_window):
     batches = _replicated(digits, 9, hosts, replicas, shuffle_window=shuffle_window)
     assert_equal(batches, _train(digits, 9, shuffle_window=shuffle_window))
 
 
-@pytest.mark.parametrize(("hosts", "replicas", "step_size"), [(2, 2, 2), (2, 4, 32)])
-def test_replicas_and_hosts_see_the_same_mixed_batches(digits, hosts, replicas, step_size):
-    options = {"step_size": step_size, "shuffle_window": 37, "mixup": 0.5, "cutmix": 1.0}
-    batches = _replicated(digits, 7, hosts, replicas, **options)
+def test_replicas_and_hosts_see_the_same_mixed_batches(digits):
+    """With one image for each replica: its partner is of the other host."""
+    options = {"step_size": 2, "shuffle_window": 37, "mixup": 0.5, "cutmix": 1.0}
+    batches = _replicated(digits, 7, 2, 2, **options)
     assert_equal(batches, _train(digits, 7, **options))
 
 

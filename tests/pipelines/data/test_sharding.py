@@ -119,9 +119,9 @@ def test_batches_follow_their_definition(source):
         np.testing.assert_array_equal(listed, indices)
 
 
-@pytest.mark.parametrize(("replicas", "mixing"), [(12, {}), (6, {"mixup": 0.5, "cutmix": 1.0})])
-def test_replicas_of_a_host_do_not_matter(source, replicas, mixing):
-    assert_equal(_global(source, 6, replicas=replicas, **mixing), _global(source, 6, **mixing))
+def test_replicas_of_a_host_do_not_matter(source):
+    mixing = {"mixup": 0.5, "cutmix": 1.0}
+    assert_equal(_global(source, 6, replicas=6, **mixing), _global(source, 6, **mixing))
 
 
 def test_one_host_sees_what_global_sharding_shows(source):

@@ -22,6 +22,7 @@ from pipelines.errors import UserError
 from pipelines.evaluation.evaluate import evaluate
 from pipelines.evaluation.evaluation_step import EvaluationData, Evaluator
 from pipelines.runs import progress
+from pipelines.runs.workdir import Workdir
 from pipelines.stored_models import model_source
 from pipelines.tasks import losses
 from pipelines.tasks.classification import Classification
@@ -51,10 +52,12 @@ def evaluation(printed):
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """A finished run on one device, and its last evaluation."""
-    workdir = tmp_path_factory.mktemp("finished") / "run"
-    return workdir, train(tiny_experiment(), workdir, one_device())
+def finished(finished_run, tmp_path_factory):
+    """A run on one device that ended with the weights of its last evaluation, and that."""
+    workdir = shutil.copytree(finished_run, tmp_path_factory.mktemp("finished") / "run")
+    for end in ("", ".json"):
+        (workdir / f"ema.npz{end}").replace(workdir / f"final.npz{end}")
+    return workdir, Workdir(workdir).read_metrics()[-1]
 
 
 # 300 is not a multiple of 32; 7 is odd, so it cannot be split between two replicas.
@@ -347,7 +350,7 @@ def test_a_cap_on_batches_takes_batches_from_all_of_the_data(finished, command):
         np.testing.assert_array_equal(ids, [whole[i] for i in expected])
 
 
-def test_evaluations_in_training_are_capped(tmp_path):
+def test_evaluations_in_training_are_capped(tmp_path, uncompiled):
     settings = ("train.steps=4", "train.eval_batches=2", "train.batch_size=20")
     last = train(tiny_experiment(*settings), tmp_path / "run", one_device())
     assert last["eval_examples"] == 40

@@ -43,10 +43,6 @@ FAMILIES = {
 CALL = clean_process.call_signatures  # As it is outside these tests.
 every_form = pytest.mark.parametrize("form", FORMS)
 
-onnx_first = pytest.mark.parametrize(
-    "form", ["onnx", pytest.param("litert", marks=pytest.mark.heavy("serving"))]
-)
-
 
 def call_here(path, calls, loader=None):
     """`clean_process.call_signatures` without the seconds of a new process."""
@@ -120,7 +116,6 @@ def test_the_json_describes_the_file(exported, form):
     assert values["versions"]["tensorflow"] == tf.__version__
 
 
-@pytest.mark.heavy("serving")
 @every_form
 @pytest.mark.parametrize("size", [224, 384])
 def test_large_images(tmp_path, form, size):
@@ -156,11 +151,7 @@ def test_a_resize_of_another_rule_is_refused(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("form", "quantize"),
-    [
-        ("onnx", "none"),
-        pytest.param("litert", "none", marks=pytest.mark.heavy("serving")),
-        pytest.param("litert", "dynamic_int8", marks=pytest.mark.heavy("serving")),
-    ],
+    [("onnx", "none"), ("litert", "none"), ("litert", "dynamic_int8")],
 )
 def test_a_head_of_zeros_hides_nothing(tmp_path, monkeypatch, form, quantize):
     """The features are compared, and the file has the head of the model."""
@@ -202,7 +193,6 @@ def test_the_process_of_the_check_cannot_import_tensorflow(monkeypatch):
     assert find("tensorflow") is None and find("keras") is None and find("numpy") is not None
 
 
-@pytest.mark.heavy("serving")
 @every_form
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_family_converts(tmp_path, name, form):
@@ -214,7 +204,7 @@ def test_every_family_converts(tmp_path, name, form):
     assert difference(loaded, report.path, images) < allowed == tolerance_of(config.to_dict())
 
 
-@onnx_first
+@every_form
 def test_a_fixed_batch_and_an_image_of_the_models_size(tmp_path, form):
     """A rule with a crop is left to the caller. The exact GELU, which ONNX has no operator for."""
     config = tiny.config(num_classes=10, activation="gelu_erf")
@@ -233,7 +223,7 @@ def test_a_fixed_batch_and_an_image_of_the_models_size(tmp_path, form):
         np.testing.assert_allclose(logits, expected[:count], atol=1e-5 * scale)
 
 
-@onnx_first
+@every_form
 def test_predict_and_evaluate_take_files(exported, command, form, tmp_path, monkeypatch):
     _, folder, reports = exported
     monkeypatch.chdir(tmp_path)
@@ -251,7 +241,7 @@ def test_predict_and_evaluate_take_files(exported, command, form, tmp_path, monk
     assert found_means["loss"] == pytest.approx(means["loss"], rel=1e-4)
 
 
-@onnx_first
+@every_form
 def test_one_output_is_a_sigmoid(tmp_path, form, command):
     """In the file, in its description, and in what reads it: two names, two probabilities."""
     classes = vit_tf.Classes(labels=("dog", "cat"))
@@ -451,7 +441,6 @@ def test_a_damaged_file_is_reported(exported, tmp_path):
         CALL(str(path), [(None, images_of(exported[0], 1))], loader=runtimes.__file__)
 
 
-@pytest.mark.heavy("serving")
 def test_an_op_without_a_counterpart_is_named(tmp_path):
     fields = {"stage_depths": (1, 1), "width": 0.5, "image_size": 32, "num_classes": 5}
     model = vit_tf.create_model("SASA-R26", **fields)
@@ -492,7 +481,6 @@ def test_tensors_have_short_names_and_are_aligned(exported):
     assert len(places) > 20 and set(places) == {0}
 
 
-@pytest.mark.heavy("serving")
 @pytest.mark.parametrize("quantize", ["float16", "dynamic_int8", "int8"])
 def test_quantized_files_of_the_shipped_model(command, tmp_path, quantize):
     done = command("export", "--format=litert", "--quantize", quantize, "--output", tmp_path)

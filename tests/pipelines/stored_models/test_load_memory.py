@@ -7,7 +7,7 @@ import pytest
 import vit_tf
 from tests.pipelines.process import run_module
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.heavy("serving")]
 
 FIELDS = {
     "hidden_size": 768,

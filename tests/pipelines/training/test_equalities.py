@@ -88,6 +88,7 @@ def test_one_device_goes_on_where_two_replicas_stopped(runs, tmp_path, logged):
     assert_equal_runs(run, runs("sgd"), "sgd")
 
 
+@pytest.mark.heavy("training")
 def test_recomputed_activations_change_no_bit(runs, tmp_path, logged):
     """A run goes on with `model.recompute`, with all kinds of dropout, replicas, micro-batches."""
     expected = runs("sgd, 2 x 4 x 4")

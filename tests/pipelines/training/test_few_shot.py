@@ -103,6 +103,7 @@ def test_other_evaluations_are_the_same_run_unless_they_choose_the_best(metric):
     ]
 
 
+@pytest.mark.heavy("training")
 def test_two_replicas_and_another_data_set(tmp_path, uncompiled):
     other = ("few_shot.name=digits", "few_shot.train_split=train[:200]")
     other += (

@@ -56,6 +56,7 @@ def data_set(root, place):
 
 
 @pytest.mark.process
+@pytest.mark.heavy("training")
 def test_each_host_reads_its_data_and_one_process_writes(tmp_path):
     hosts = [write(tmp_path / name) for name in ("first", "second")]
     client = write(tmp_path / "client", BLACK)

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.process
 @pytest.mark.parametrize(
     ("kills", "steps", "resumed", "patience"),
     [
-        (3, 200, 1, 0),
+        (3, 80, 1, 0),
         pytest.param(7, 600, 2, 0, marks=pytest.mark.release),
         pytest.param(3, 600, 1, 1, marks=pytest.mark.release),
     ],

@@ -39,6 +39,7 @@ def test_the_shipped_model_has_the_documented_accuracy(command):
 
 
 @pytest.mark.process
+@pytest.mark.heavy("training")
 def test_memory_stays_flat_over_300_steps(tmp_path):
     """From step 100 to step 300; one batch of each of these steps would have 315 MB."""
     result = run_module("tests.pipelines.programs.training_memory", tmp_path / "run", cwd=tmp_path)

@@ -75,6 +75,7 @@ def test_a_bad_step_and_those_after_it_change_nothing(monkeypatch, strategy):
     assert (finding.what, finding.layer, finding.variable) == ("loss", None, None)
 
 
+@pytest.mark.heavy("training")
 def test_the_step_compiles_with_xla():
     experiment = experiment_with("train.accumulate_steps=1")
     trainer, data = make_trainer(STRATEGIES["one"](), experiment)
@@ -280,7 +281,9 @@ def test_a_skipped_step_is_as_if_it_had_been_left_out(tmp_path, monkeypatch, log
     assert first == second
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(
+    "strategy", ["one", pytest.param("mirrored", marks=pytest.mark.heavy("training"))]
+)
 def test_a_rewind_goes_on_behind_the_bad_batch(tmp_path, monkeypatch, logged, strategy, uncompiled):
     """Batch 2 is bad before the first checkpoint; 9 and 12 are bad after it."""
     experiment = experiment_with(
@@ -314,6 +317,7 @@ def test_a_rewind_goes_on_behind_the_bad_batch(tmp_path, monkeypatch, logged, st
         assert len(records(again)) == 3
 
 
+@pytest.mark.heavy("training")
 def test_a_rewind_from_weights_that_diverged(tmp_path, monkeypatch, uncompiled):
     """The update of step 0 makes weights that must not be saved; its loss came before."""
     monkeypatch.setattr(non_finite, "LIMIT", 3)
@@ -327,6 +331,7 @@ def test_a_rewind_from_weights_that_diverged(tmp_path, monkeypatch, uncompiled):
     assert checkpoints.steps(tmp_path / "run" / "checkpoints") == [0]
 
 
+@pytest.mark.heavy("training")
 def test_a_rewind_comes_before_an_evaluation(tmp_path, monkeypatch, uncompiled):
     """The weights diverged between two checkpoints."""
     monkeypatch.setattr(non_finite, "LIMIT", 2)
@@ -341,6 +346,7 @@ def test_a_rewind_comes_before_an_evaluation(tmp_path, monkeypatch, uncompiled):
     assert Workdir(tmp_path / "run").read_metrics() == []
 
 
+@pytest.mark.heavy("training")
 def test_skips_in_a_row_are_limited(tmp_path, monkeypatch, uncompiled):
     """A good step resets the count."""
     assert non_finite.LIMIT == 10
