@@ -7,6 +7,7 @@ a deadline, however many bytes come until then. Other threads compute the answer
 import asyncio
 import concurrent.futures
 import contextlib
+import email.utils
 import http
 import socket
 import tempfile
@@ -137,8 +138,9 @@ class Server:
         task = asyncio.current_task()
         self._connections.add(task)
         try:
-            # TimeoutError is an OSError; idle connections are canceled at the end.
-            with contextlib.suppress(OSError, asyncio.CancelledError):
+            # TimeoutError is an OSError; idle connections are canceled at the end; a refused HEAD
+            # with a body can have no answer.
+            with contextlib.suppress(OSError, asyncio.CancelledError, h11.LocalProtocolError):
                 await self._serve(reader, writer)
         finally:
             self._connections.discard(task)
@@ -161,8 +163,9 @@ class Server:
                 except h11.RemoteProtocolError as error:
                     status, headers, content = _refusal(error)
                     closes = True
+            headers = [*headers, ("Date", email.utils.formatdate(usegmt=True))]
             if closes:
-                headers = [*headers, ("Connection", "close")]
+                headers.append(("Connection", "close"))
             answer = h11.Response(
                 status_code=status.value, reason=status.phrase.encode(), headers=headers
             )
@@ -194,13 +197,15 @@ class Server:
         """
         if len(self._connections) > self._most_connections:
             raise h11.RemoteProtocolError("Too many connections are open", error_status_hint=503)
-        request, size = None, 0
+        request, size, now = None, 0, asyncio.get_running_loop().time
         async with asyncio.timeout(self._seconds) as deadline:
             if not connection.trailing_data[0]:
                 self._idle.add(task := asyncio.current_task())
+                if self.stops:
+                    deadline.reschedule(now() + _QUIET)
                 connection.receive_data(await reader.read(_READ))
                 self._idle.discard(task)
-                deadline.reschedule(asyncio.get_running_loop().time() + self._seconds)
+                deadline.reschedule(now() + self._seconds)
             while True:
                 event = connection.next_event()
                 if event is h11.NEED_DATA:
