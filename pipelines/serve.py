@@ -64,10 +64,10 @@ def main(values, arguments):
     try:
         from pipelines.serving.http import server
     except ModuleNotFoundError as error:
-        if error.name != "waitress":
+        if error.name != "h11":
             raise
         raise UserError(
-            "pipelines.serve needs waitress, which is not installed. Install it: "
+            "pipelines.serve needs h11, which is not installed. Install it: "
             "pip install '.[train,serve]'."
         ) from None
     # First: what is wrong with it is said before the model is read.

@@ -1,15 +1,11 @@
 """Verifies published weights, and records what identifies them."""
 
-import sys
-
 from absl import flags
 
 from pipelines.cli import command
 
-DESCRIPTION = """Verifies published weights: downloads them if they are not in the cache, checks
-size, arrays and statistics, classifies two photos, and compares outputs with another implementation
-where --python has one: timm with its own copy of the weights, or the paper's code (vit_jax) with
-the same file.
+DESCRIPTION = """Verifies published weights: downloads them if they are not in the cache, and checks
+size, arrays, statistics and, once there is a record, outputs.
 
 A record of each verified file goes to --output, with its sha256 and outputs for two fixed images;
 those of other names stay there. Every later download of a name that the package has a record of
@@ -28,19 +24,12 @@ def define(values):
     flags.DEFINE_string(
         "output", "runs/verified_weights.json", "File of the records.", flag_values=values
     )
-    flags.DEFINE_string(
-        "python",
-        None,
-        "Python in which timm or vit_jax is installed, such as .venv-peers/bin/python; by default "
-        "this one.",
-        flag_values=values,
-    )
 
 
 def main(values, arguments):
     from pipelines.research.verification.run import run
 
-    run(arguments, values.output, values.python or sys.executable)
+    run(arguments, values.output)
 
 
 if __name__ == "__main__":

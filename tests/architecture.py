@@ -49,13 +49,6 @@ SCRIPTS = {
     "custom_ops.building.probe",
     "pipelines.research.planning.measure_main",
     "pipelines.serving.clean_process_main",
-    "pipelines.research.verification.timm_main",
-    "pipelines.research.verification.vit_jax_main",
-}
-# Scripts that run in another Python, and what that may have.
-ELSEWHERE = {
-    "pipelines.research.verification.timm_main": {"timm", "torch"},
-    "pipelines.research.verification.vit_jax_main": {"jax", "vit_jax"},
 }
 # Modules with flags, which only commands and these modules of `pipelines` import.
 FLAGS = ("argparse", "optparse", "getopt", "absl.app", "absl.flags", "tensorflow.compat.v1.flags")
@@ -109,7 +102,7 @@ def start_complaints(source, module):
 
 def import_complaints(source, module, third_party):
     """Imports of what a package neither contains nor declares, such as `tests`."""
-    allowed = {*PACKAGES, *third_party, *sys.stdlib_module_names, *ELSEWHERE.get(module, ())}
+    allowed = {*PACKAGES, *third_party, *sys.stdlib_module_names}
     return [
         f"{module}:{line} imports {name}"
         for name, line in imports(source, module)

@@ -14,7 +14,7 @@ import tempfile
 import numpy as np
 import pytest
 
-from tests import durations, fork_server, heavy
+from tests import fork_server, heavy, order
 from tests.custom_ops import instruction_sets
 
 # Hides TensorFlow's log lines, one of which is an error if there is no GPU. Exceptions are enough.
@@ -54,13 +54,11 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    """Records durations; the first pytest process writes them and chooses the heavy groups."""
+    """The first pytest process chooses the heavy groups."""
     if from_first := getattr(config, "workerinput", None):
-        path, config.heavy_groups = None, from_first["heavy_groups"]
+        config.heavy_groups = from_first["heavy_groups"]
     else:
-        path = pathlib.Path(__file__).parent.parent / "build" / "test-durations.json"
         config.heavy_groups = heavy.switched_on(config.getoption("heavy"))
-    config.pluginmanager.register(durations.Durations(path))
 
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist
@@ -111,8 +109,8 @@ def pytest_collection_modifyitems(config, items):
     items[:], left_out = heavy.split(items, config.heavy_groups, only)
     config.hook.pytest_deselected(items=left_out)
     files = {item.nodeid.partition("::")[0]: None for item in items}
-    order = durations.in_order(list(files), config.getoption("shuffle"))
-    items.sort(key=lambda item: order.index(item.nodeid.partition("::")[0]))
+    starts = order.in_order(list(files), config.getoption("shuffle"))
+    items.sort(key=lambda item: starts.index(item.nodeid.partition("::")[0]))
     for_gpus = [item for item in items if item.get_closest_marker("gpu")]
     if not for_gpus:
         return

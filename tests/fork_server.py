@@ -33,8 +33,6 @@ _servers = {}
 # Environment of the servers; None is that of the process when the server starts. It must not depend
 # on the test that starts the server.
 environment = None
-# Processor time of all programs that have ended: `getrusage` does not count them.
-ended_seconds = 0.0
 
 
 def run(server, arguments, *, cwd, env, timeout, stdout=None):
@@ -132,15 +130,13 @@ class Process:
 
     def wait(self, timeout=None):
         """The exit code; negative after a signal, as `subprocess` has it."""
-        global ended_seconds
         if self.returncode is None:
             self._reports.settimeout(timeout)
             try:
-                status, seconds = self._report()
+                status = self._report()
             except TimeoutError:
                 raise subprocess.TimeoutExpired(self.args, timeout) from None
             self.returncode = os.waitstatus_to_exitcode(status)
-            ended_seconds += seconds
             self._reports.close()
         return self.returncode
 
@@ -215,11 +211,11 @@ def _serve(requests):
 
 
 def _watch(program, reports):
-    """Reports the number of a process, and when it ends, its status and processor time."""
+    """Reports the number of a process, and when it ends, its status."""
     with contextlib.suppress(OSError):  # The test has ended before the program.
         reports.send(json.dumps(program).encode())
-        _, status, usage = os.wait4(program, 0)
-        reports.send(json.dumps([status, usage.ru_utime + usage.ru_stime]).encode())
+        _, status = os.waitpid(program, 0)
+        reports.send(json.dumps(status).encode())
     os._exit(0)
 
 

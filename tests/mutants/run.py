@@ -92,19 +92,13 @@ def selected_tests(settings, paths):
     program = pathlib.Path(__file__).parent / "selection.py"
     command = [copies.python_of(settings.root), "-P", program, settings.root, *paths]
     done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=True)
-    seconds = _durations(settings.root)
+    table = settings.root / "tests/durations.json"
+    seconds = json.loads(table.read_text()) if table.exists() else {}
 
-    def duration(test):
-        return seconds.get(test, [float("inf")])[0]
+    def duration(test):  # Only long files have one.
+        return seconds.get(test, 0)
 
     return {path: sorted(tests, key=duration) for path, tests in json.loads(done.stdout).items()}
-
-
-def _durations(root):
-    for name in ("tests/durations.json", "build/test-durations.json"):
-        if (path := root / name).exists():
-            return json.loads(path.read_text())
-    return {}
 
 
 def run_fault(copy, fault, tests, settings):

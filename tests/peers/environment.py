@@ -22,10 +22,10 @@ def missing():
     return ""
 
 
-def run(*arguments):
-    """Runs the program of the peers; skips the test if their environment is missing."""
+def run(*arguments, program="peer_program.py"):
+    """Runs a program of the peers; skips the test if their environment is missing."""
     if missing():
         pytest.skip(missing())
-    program = pathlib.Path(__file__).with_name("peer_program.py")
-    done = subprocess.run([PYTHON, program, *arguments], capture_output=True, text=True)
+    path = pathlib.Path(__file__).with_name(program)
+    done = subprocess.run([PYTHON, path, *arguments], capture_output=True, text=True)
     assert not done.returncode, done.stderr[-3000:]

@@ -13,8 +13,6 @@ import platform
 import re
 import shutil
 import sys
-import tomllib
-import traceback
 
 from custom_ops.building import build_plan
 from pipelines.cli.doctor import tensorflow_version
@@ -61,18 +59,6 @@ class Report:
     hints: list[str]
 
 
-@dataclasses.dataclass(frozen=True)
-class _Requirement:
-    """A parsed requirement, such as `keras>=3.15,<3.16; extra == "train"`."""
-
-    name: str
-    specifier: str = ""
-    marker: str = ""
-
-    def __str__(self):
-        return f"{self.name}{self.specifier}"
-
-
 def examine(directory) -> Report:
     """Runs all checks.
 
@@ -80,22 +66,22 @@ def examine(directory) -> Report:
         directory: folder in which runs will be written.
     """
     report = Report({}, [], [])
-    parsed, impossible = map(_parse, _required()), set()
+    impossible = set()
     if other := tensorflow_version.complaint():
         report.hints.append(f"{other} Some do not run. {tensorflow_version.fix()}")
         if tensorflow_version.lacks_orbit():
             impossible.add(_ORBIT)  # It requires TensorFlow 2.20. The hint has the fix.
-    requirements = {item.name: item for item in parsed if item.name not in impossible}
+    requirements = [found for found in _requirements() if found.name not in impossible]
     _versions(report)
-    failed = _imports(report, requirements, impossible)
-    _requirements(report, requirements.values(), checked="packaging" not in failed)
+    failed = _imports(report, {found.name: found for found in requirements}, impossible)
     # Section, packages that it needs, and the function that adds it to the report.
     sections = (
+        ("requirements", ("packaging",), lambda report: _check(report, requirements)),
         ("machine", (), _machine),
         ("devices", ("tensorflow",), _devices),
         ("compiler", (), _compiler),
         ("ops", ("numpy", "tensorflow"), _ops),
-        ("shipped model", ("numpy", "tensorflow", "keras"), _shipped_model),
+        ("shipped model", ("numpy", "h5py", "tensorflow", "keras"), _shipped_model),
         ("disk", (), lambda report: _disk(report, directory)),
     )
     for name, needs, add in sections:
@@ -105,11 +91,8 @@ def examine(directory) -> Report:
         try:
             add(report)
         except Exception as error:  # A broken package can raise any exception.
-            facts = report.facts.setdefault(name, {})
-            if cause := _cause(error, failed):
-                facts["examined"] = f"no: {cause} cannot be imported"
-            else:
-                facts["examined"] = f"no: {_one_line(error)}"
+            report.facts.setdefault(name, {})["examined"] = f"no: {_one_line(error)}"
+            if not report.broken:  # What is broken already may be the cause.
                 report.broken.append(f"The {name} cannot be examined: {_one_line(error)}.")
     return report
 
@@ -149,121 +132,78 @@ def _versions(report):
     report.facts["versions"] |= {name: _version(name) for name in _SHOWN}
 
 
-def _imports(report, requirements, impossible) -> set[str]:
+def _imports(report, requirements, impossible) -> list[str]:
     """Imports every package that this project needs; returns the names of those that fail."""
-    facts, failed = report.facts.setdefault("imports", {}), set()
+    facts, failed = report.facts.setdefault("imports", {}), []
     for name in [name for name in _MODULES if name not in impossible]:
-        module = _MODULES[name]
         try:
-            importlib.import_module(module)
+            importlib.import_module(_MODULES[name])
         except Exception as error:  # A broken package can raise any exception.
-            cause = _cause(error, failed)
-            failed.add(name)
             facts[name] = f"fails: {_one_line(error)}"
-            installed = _version(name)
-            # What is missing follows in one sentence.
-            if cause is None and (installed or name not in requirements):
-                requirement = requirements.get(name, _Requirement(name))
-                report.broken.append(_remedy(requirement, installed, error))
+            installed, wanted = _version(name), requirements.get(name, name)
+            # The first one may be the cause of others. What is missing follows in one sentence.
+            if not failed and installed:
+                report.broken.append(
+                    f"{name} {installed} cannot be imported: {_one_line(error)}. Run: {_PIP} "
+                    f"--force-reinstall '{_pip_form(wanted)}'"
+                )
+            elif not failed and name not in requirements:
+                report.broken.append(_install([wanted]))
+            failed.append(name)
         else:
             facts[name] = True
     return failed
 
 
-def _remedy(requirement, installed, error=None):
-    """Returns a sentence with the fix for a package that is missing or raises `error` on import."""
-    if installed is None:
-        return _install([requirement])
-    return (
-        f"{requirement.name} {installed} cannot be imported: {_one_line(error)}. Run: {_PIP} "
-        f"--force-reinstall '{requirement}'"
-    )
+def _pip_form(requirement):
+    """A requirement without its marker; the name alone if there is no more."""
+    return f"{getattr(requirement, 'name', requirement)}{getattr(requirement, 'specifier', '')}"
 
 
 def _install(missing):
     """Returns a sentence with the fix for packages that are missing."""
-    names = ", ".join(requirement.name for requirement in missing)
+    names = ", ".join(getattr(requirement, "name", requirement) for requirement in missing)
     verb = "is" if len(missing) == 1 else "are"
-    wanted = " ".join(f"'{requirement}'" for requirement in missing)
+    wanted = " ".join(f"'{_pip_form(requirement)}'" for requirement in missing)
     return f"{names} {verb} not installed. Run: {_PIP} {wanted}"
-
-
-def _cause(error, failed):
-    """Returns the package in `failed` that caused an error; None if no such package did."""
-    modules = set()
-    while error is not None:
-        modules.add(getattr(error, "name", None) or "")
-        for frame, _ in traceback.walk_tb(error.__traceback__):
-            modules.add(frame.f_globals.get("__name__") or "")
-        error = error.__cause__ or error.__context__
-    tops = {module.partition(".")[0] for module in modules}
-    return next((name for name in _MODULES if name in failed and _MODULES[name] in tops), None)
 
 
 def _one_line(error):
     return (" ".join(str(error).split()) or type(error).__name__).rstrip(".")
 
 
-def _requirements(report, requirements, checked):
-    """Reports versions and requirements; compares them if `checked`, which needs `packaging`."""
+def _requirements():
+    """The requirements of models and training; none if `packaging` cannot be imported."""
+    try:
+        from packaging.requirements import Requirement
+
+        lines = importlib.metadata.requires(_DISTRIBUTION) or []
+    except Exception:  # A broken package can raise any exception; the imports name it.
+        return []
+    found = map(Requirement, lines)
+    return [each for each in found if not each.marker or each.marker.evaluate({"extra": "train"})]
+
+
+def _check(report, requirements):
+    """Compares the installed versions with the requirements."""
     facts, missing = report.facts.setdefault("requirements", {}), []
     for requirement in requirements:
-        if not _applies(requirement.marker, checked):
-            continue
         installed = _version(requirement.name)
-        fact = f"{installed or 'missing'}, wanted {requirement.specifier}"
-        facts[requirement.name] = fact if checked else f"{fact} (unchecked: needs packaging)"
+        facts[requirement.name] = f"{installed or 'missing'}, wanted {requirement.specifier}"
         if installed is None:
             missing.append(requirement)
-        elif checked and not _fits(installed, requirement.specifier):
+        elif not requirement.specifier.contains(installed, prereleases=True):
             report.hints.append(
                 f"{requirement.name} {installed} is not a version that this project is tested "
-                f"with. Run: {_PIP} '{requirement}'"
+                f"with. Run: {_PIP} '{_pip_form(requirement)}'"
             )
-    extra = [requirement for requirement in missing if "extra" in requirement.marker]
+    extra = [requirement for requirement in missing if "extra" in str(requirement.marker)]
     if extra and not any(map(_version, _HOMES)):
-        # Who wants models only has not asked for it.
+        # Models alone do not need it.
         report.hints.append(f"The commands need the extra train: {_install(extra)}")
         missing = [requirement for requirement in missing if requirement not in extra]
     if missing:
         report.broken.append(_install(missing))
-
-
-def _applies(marker, checked):
-    """Whether a requirement applies to this interpreter and to training."""
-    if not checked:
-        return "extra" not in marker or "train" in marker
-    from packaging.markers import Marker
-
-    return not marker or Marker(marker).evaluate({"extra": "train"})
-
-
-def _fits(version, specifier):
-    from packaging.specifiers import SpecifierSet
-
-    return SpecifierSet(specifier).contains(version, prereleases=True)
-
-
-def _parse(text):
-    line, _, marker = text.partition(";")
-    name, specifier = re.fullmatch(r"([\w.-]+)(?:\[.*?\])?(.*)", line.strip()).groups()
-    return _Requirement(name, specifier.strip(" ()"), marker.strip())
-
-
-def _required():
-    """Returns the requirements of the checkout, or of the installed package without a checkout.
-
-    A checkout can be newer than the metadata of the installed package.
-    """
-    file = build_plan.PACKAGE.parent / "pyproject.toml"
-    if file.is_file():
-        project = tomllib.loads(file.read_text())["project"]
-        train = project["optional-dependencies"]["train"]
-        return project["dependencies"] + [f"{line}; extra == 'train'" for line in train]
-    try:
-        return importlib.metadata.requires(_DISTRIBUTION) or []
-    except importlib.metadata.PackageNotFoundError:
-        return []
 
 
 def _machine(report):

@@ -1,1 +1,1 @@
-"""Checks of published weights: file, arrays, photos, and the outputs of other implementations."""
+"""Checks of published weights: file, arrays and outputs."""

@@ -13,13 +13,12 @@ from vit_tf.pretrained.records import find_record
 _log = logging.getLogger(__name__)
 
 
-def run(names, output, python):
+def run(names, output):
     """Verifies weights; a failure of one does not keep the others from it.
 
     Args:
         names: names of weights, see `vit_tf.list_weights`.
         output: JSON file, an object from names to records, which is made or added to.
-        python: see `verify`.
 
     Raises:
         UserError: if there is no such name, the output cannot be used, or a file cannot be had.
@@ -37,7 +36,7 @@ def run(names, output, python):
     for record in records:
         _log.info(record.name)
         try:
-            verification = verify(record, python)
+            verification = verify(record)
         except DownloadError as error:
             failures.append(UserError(str(error)))
             _log.info(f"FAIL {record.name}: {error}")

@@ -1,4 +1,4 @@
-"""The WSGI application: which answer each path has, and what an error looks like."""
+"""The application: which answer each path has, and what an error looks like."""
 
 import http
 import json
@@ -41,12 +41,19 @@ class Application:
         self._rest, self._page = rest, page
         self.answered = self.refused = 0
 
-    def __call__(self, environ, start_response):
-        """Answers one request (PEP 3333)."""
-        method = environ["REQUEST_METHOD"]
-        path = environ["PATH_INFO"].encode("latin-1").decode("utf-8", "replace")  # By PEP 3333.
+    def __call__(self, method, path, encoding, read_body):
+        """Answers one request.
+
+        Args:
+            method, path: of the request; the path is decoded.
+            encoding: Content-Encoding of its body.
+            read_body: function that returns its body.
+
+        Returns:
+            `http.HTTPStatus`, list of headers, and bytes.
+        """
         try:
-            media_type, content = self._answer(method, path, environ)
+            media_type, content = self._answer(method, path, encoding, read_body)
             status, headers = http.HTTPStatus.OK, []
         except HttpError as error:
             status, headers = error.status, error.headers
@@ -70,20 +77,14 @@ class Application:
             ("Cache-Control", "no-store"),
             *_SECURITY,
         ]
-        start_response(f"{status.value} {status.phrase}", headers)
-        return [b"" if method == "HEAD" else content]
+        return status, headers, b"" if method == "HEAD" else content
 
-    def _answer(self, method, path, environ):
+    def _answer(self, method, path, encoding, read_body):
         """The media type and the content of an answer."""
-
-        def read_body():
-            return environ["wsgi.input"].read()
-
-        if environ.get("HTTP_CONTENT_ENCODING", "identity") != "identity":
+        if encoding != "identity":
             raise HttpError(
                 http.HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
-                f"Content-Encoding {environ['HTTP_CONTENT_ENCODING']!r:.40} is not read here. Send "
-                "the body as it is.",
+                f"Content-Encoding {encoding!r:.40} is not read here. Send the body as it is.",
             )
         if path.startswith(PREFIX):
             return _JSON, self._rest.answer(method, path, read_body)

@@ -76,8 +76,6 @@ def run(model, bound, name, limits):
 
     for each in _SIGNALS:
         signal.signal(each, stop)
-    # Its lines about a queue say nothing that the answers do not say.
-    logging.getLogger("waitress.queue").setLevel(logging.ERROR)
     server.listen()
     _log.info(
         f"warm after {time.perf_counter() - begin:.1f} s\n"

@@ -1,34 +1,34 @@
-"""The HTTP server around the application: waitress, with limits on slow clients, and a soft end.
+"""The HTTP server around the application: h11 reads HTTP/1.1, asyncio the connections.
 
-Waitress reads requests in one thread without blocking, so a slow client holds no other thread.
+One thread reads all requests, so a slow client holds no other thread; each step of a connection has
+a deadline, however many bytes come until then. Other threads compute the answers.
 """
 
+import asyncio
+import concurrent.futures
 import contextlib
+import email.utils
+import http
 import socket
-import time
+import tempfile
+import urllib.parse
 
-from waitress import wasyncore
-from waitress.adjustments import Adjustments
-from waitress.channel import HTTPChannel
-from waitress.parser import HTTPRequestParser
-from waitress.server import TcpWSGIServer
-from waitress.task import ErrorTask, ThreadedTaskDispatcher, WSGITask
-from waitress.utilities import BadRequest
+import h11
 
 from pipelines.errors import UserError
 from pipelines.serving.http.app import error_body
 
-# Open connections beyond those whose requests run or wait; further ones are not accepted.
+# Open connections beyond those whose requests run or wait; further ones are answered 503.
 _SPARE_CONNECTIONS = 200
 # Bytes of a body that are kept in memory; the rest goes to a temporary file.
 _IN_MEMORY = 64 * 2**10
-# Of a header, and of what is between and behind the chunks of a body.
+# Of a header, or of a line between the chunks of a body, before another part is read.
 _MOST_HEADER_BYTES = 16 * 2**10
+# Bytes that are read at a time.
+_READ = 16 * 2**10
 # Threads beyond those that compute or wait: they refuse, and send the files of the page.
 _SPARE_THREADS = 8
-# Seconds after which the server looks for clients that are too slow.
-_LOOK = 1.0
-# Seconds in which a client may still send the rest of a request that is refused.
+# Seconds in which a client may still send before its connection is closed.
 _LINGER = 5.0
 # Seconds for which a connection is kept at the end, since its next request may be on the way.
 _QUIET = 1.0
@@ -65,11 +65,11 @@ def _cannot_listen(host, port, error):
     )
 
 
-class Server(TcpWSGIServer):
+class Server:
     """Answers requests until `stop` is called.
 
     Args:
-        application: WSGI application.
+        application: `Application`.
         bound: the result of `bind`.
         threads: how many requests the application answers or keeps waiting at a time.
         most_bytes: the largest body of a request.
@@ -77,43 +77,20 @@ class Server(TcpWSGIServer):
     """
 
     def __init__(self, application, bound, *, threads, most_bytes, seconds):
-        adjustments = Adjustments(
-            sockets=[bound],
-            threads=threads + _SPARE_THREADS,
-            connection_limit=threads + _SPARE_CONNECTIONS,
-            backlog=threads + _SPARE_CONNECTIONS,
-            max_request_body_size=most_bytes,
-            max_request_header_size=_MOST_HEADER_BYTES,
-            inbuf_overflow=_IN_MEMORY,
-            channel_timeout=seconds,
-            cleanup_interval=_LOOK,
-            asyncore_use_poll=True,
-            ident=None,
-            clear_untrusted_proxy_headers=False,  # Nothing reads them.
-        )
-        dispatcher = ThreadedTaskDispatcher()
-        dispatcher.set_thread_count(adjustments.threads)
-        address = (bound.family, bound.type, bound.proto, bound.getsockname())
-        super().__init__(
-            application,
-            map={},
-            _start=False,
-            _sock=bound,
-            dispatcher=dispatcher,
-            adj=adjustments,
-            sockinfo=address,
-            bind_socket=False,
-        )
-        self.channel_class = _Channel
+        self.application = application
         self.stops = False
-        self._ends = False
-        self._seconds = seconds
+        self._bound, self._most_bytes, self._seconds = bound, most_bytes, seconds
+        self._most_connections = threads + _SPARE_CONNECTIONS
+        self._threads = concurrent.futures.ThreadPoolExecutor(threads + _SPARE_THREADS)
+        self._loop = None
+        # The tasks of all connections, and of those without a request.
+        self._connections, self._idle = set(), set()
 
     @property
     def url(self) -> str:
         """Where the page is."""
-        host = f"[{self.effective_host}]" if ":" in self.effective_host else self.effective_host
-        return f"http://{host}:{self.effective_port}/"
+        host, port = self._bound.getsockname()[:2]
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
 
     def listen(self):
         """Opens the port.
@@ -122,155 +99,156 @@ class Server(TcpWSGIServer):
             UserError: if another process has opened it since `bind`.
         """
         try:
-            self.accept_connections()
+            self._bound.listen(self._most_connections)
         except OSError as error:
-            raise _cannot_listen(self.effective_host, self.effective_port, error) from None
+            host, port = self._bound.getsockname()[:2]
+            raise _cannot_listen(host, port, error) from None
 
     def run(self):
         """Answers requests; returns after `stop`, when all that have come are answered."""
-        while not self.stops:
-            wasyncore.poll2(_LOOK, self._map)
-        before = -1
-        while before < len(self.active_channels):  # What the system has accepted.
-            before = len(self.active_channels)
-            self.handle_accept()
-        wasyncore.dispatcher.close(self)
-        wasyncore.poll2(0, self._map)  # Reads what has come, before idle connections are closed.
-        self._ends = True
-        while self.active_channels:
-            self.maintenance(time.time())
-            wasyncore.poll2(_LOOK / 10, self._map)
-        self.task_dispatcher.shutdown()
-        self.trigger.close()
+        asyncio.run(self._run())
 
     def stop(self):
         """Lets `run` return; may be called in a signal handler, also before `run`."""
-        if not self.stops:
-            self.stops = True
-            self.pull_trigger()
+        self.stops = True
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._stopped.set)
 
-    def maintenance(self, now):
-        """Closes connections that are idle or too slow; at the end, all without a request."""
-        super().maintenance(now)
-        for channel in list(self.active_channels.values()):
-            if channel.is_too_slow(now, self._seconds) or (self._ends and channel.is_idle(now)):
-                channel.will_close = True
+    async def _run(self):
+        self._stopped, self._loop = asyncio.Event(), asyncio.get_running_loop()
+        if self.stops:
+            self._stopped.set()
+        listening = await asyncio.start_server(
+            self._accepted, sock=self._bound, limit=_READ, backlog=self._most_connections
+        )
+        await self._stopped.wait()
+        await asyncio.sleep(0)  # The system's connections are accepted.
+        listening.close()
+        await asyncio.sleep(0)
+        if self._connections:
+            await asyncio.wait(self._connections, timeout=_QUIET)
+        for task in self._idle:
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+        self._loop = None
+        self._threads.shutdown()
 
-
-class _Parser(HTTPRequestParser):
-    """Reads a request; whatever it is, waitress's own parser may raise no other error."""
-
-    def received(self, data):
+    async def _accepted(self, reader, writer):
+        """Serves a connection, until one of the two sides ends it or the client is too slow."""
+        task = asyncio.current_task()
+        self._connections.add(task)
         try:
-            used = super().received(data)
-        except ValueError as error:
-            return self._refused(f"The header cannot be read: {error}", data)
-        parts = (getattr(self.body_rcv, name, b"") for name in ("control_line", "trailer"))
-        if sum(map(len, parts)) > _MOST_HEADER_BYTES:
-            return self._refused("The lines between chunks are too long", data)
-        return used
+            # TimeoutError is an OSError; idle connections are canceled at the end; a refused HEAD
+            # with a body can have no answer.
+            with contextlib.suppress(OSError, asyncio.CancelledError, h11.LocalProtocolError):
+                await self._serve(reader, writer)
+        finally:
+            self._connections.discard(task)
+            self._idle.discard(task)
+            writer.transport.abort()
 
-    def _refused(self, reason, data):
-        self.error, self.completed = BadRequest(reason), True
-        return len(data)
+    async def _serve(self, reader, writer):
+        writer.transport.set_write_buffer_limits(0)  # `drain` waits until everything is sent.
+        connection = h11.Connection(h11.SERVER, max_incomplete_event_size=_MOST_HEADER_BYTES)
+        while connection.our_state is h11.IDLE:
+            with tempfile.SpooledTemporaryFile(_IN_MEMORY) as body:
+                try:
+                    request = await self._receive(connection, reader, writer, body)
+                    if request is None:
+                        return
+                    status, headers, content = await asyncio.get_running_loop().run_in_executor(
+                        self._threads, self.application, *request, body.read
+                    )
+                    closes = self.stops
+                except h11.RemoteProtocolError as error:
+                    status, headers, content = _refusal(error)
+                    closes = True
+            headers = [*headers, ("Date", email.utils.formatdate(usegmt=True))]
+            if closes:
+                headers.append(("Connection", "close"))
+            answer = h11.Response(
+                status_code=status.value, reason=status.phrase.encode(), headers=headers
+            )
+            events = answer, h11.Data(content), h11.EndOfMessage()
+            await self._send(writer, *map(connection.send, events))
+            if connection.our_state is h11.DONE and connection.their_state is h11.DONE:
+                connection.start_next_cycle()
+        # A client that still sends when the connection is closed may never see why it was refused:
+        # what it sends is read and dropped for a while.
+        writer.write_eof()
+        async with asyncio.timeout(_LINGER):
+            while await reader.read(_READ):
+                pass
+
+    async def _send(self, writer, *parts):
+        writer.writelines(parts)
+        async with asyncio.timeout(self._seconds):
+            await writer.drain()
+
+    async def _receive(self, connection, reader, writer, body):
+        """Reads a request; writes its body to a file.
+
+        Returns:
+            `(method, path, encoding)`, or None if the client ends the connection.
+
+        Raises:
+            h11.RemoteProtocolError: if it is no HTTP or too large, with the status of the answer.
+            TimeoutError: if it takes too long.
+        """
+        if len(self._connections) > self._most_connections:
+            raise h11.RemoteProtocolError("Too many connections are open", error_status_hint=503)
+        request, size, now = None, 0, asyncio.get_running_loop().time
+        async with asyncio.timeout(self._seconds) as deadline:
+            if not connection.trailing_data[0]:
+                self._idle.add(task := asyncio.current_task())
+                if self.stops:
+                    deadline.reschedule(now() + _QUIET)
+                connection.receive_data(await reader.read(_READ))
+                self._idle.discard(task)
+                deadline.reschedule(now() + self._seconds)
+            while True:
+                event = connection.next_event()
+                if event is h11.NEED_DATA:
+                    if connection.they_are_waiting_for_100_continue:
+                        go_on = h11.InformationalResponse(status_code=100, headers=[])
+                        await self._send(writer, connection.send(go_on))
+                    connection.receive_data(await reader.read(_READ))
+                elif isinstance(event, h11.Request):
+                    request, headers = _parsed(event)
+                    self._check_size(int(headers.get(b"content-length", 0)))
+                elif isinstance(event, h11.Data):
+                    size += len(event.data)
+                    self._check_size(size)
+                    body.write(event.data)
+                elif isinstance(event, h11.EndOfMessage):
+                    body.seek(0)
+                    return request
+                else:
+                    return None
+
+    def _check_size(self, size):
+        if size > self._most_bytes:
+            raise h11.RemoteProtocolError(
+                f"The body has more than {self._most_bytes:,} bytes", error_status_hint=413
+            )
 
 
-class _Task(WSGITask):
-    def execute(self):
-        if self.channel.server.stops or self.channel.has_more:
-            self.set_close_on_finish()
-        super().execute()
+def _parsed(request):
+    """`(method, path, encoding)` of a request, and its headers."""
+    headers = dict(request.headers)
+    try:
+        path = urllib.parse.unquote(urllib.parse.urlsplit(request.target.decode()).path)
+    except ValueError as error:
+        raise h11.RemoteProtocolError(f"The address cannot be read: {error}") from None
+    encoding = headers.get(b"content-encoding", b"identity").decode("latin-1")
+    return (request.method.decode(), path, encoding), headers
 
 
-class _ErrorTask(ErrorTask):
+def _refusal(error):
     """The answer to a request that is not HTTP or too large: JSON, as all errors."""
-
-    def execute(self):
-        self.channel.is_refused = True
-        error = self.request.error
-        content = error_body(f"{error.reason}: {error.body}.")
-        self.status = f"{error.code} {error.reason}"
-        self.content_length = len(content)
-        self.response_headers += [("Content-Type", "application/json")]
-        self.set_close_on_finish()
-        self.write(content)
-
-
-class _Channel(HTTPChannel):
-    """A connection, with one request at a time."""
-
-    task_class = _Task
-    error_task_class = _ErrorTask
-    parser_class = _Parser
-    is_refused = False
-    has_more = False  # Whether the client has sent something behind a request.
-    _lingers_from = None
-    _arrives_from = None  # When the first byte of a request came that is not complete.
-    _sends_from = None  # When an answer was first seen that the client has not read.
-
-    def received(self, data):
-        self._sends_from = None  # Waitress reads nothing while it sends.
-        result = super().received(data)
-        with self.requests_lock:
-            if self.requests and (len(self.requests) > 1 or self.request is not None):
-                # Without an answer to the first request, a client cannot know that the next one is
-                # read. It is dropped; the connection ends after the answer.
-                for request in (*self.requests[1:], self.request):
-                    if request is not None:
-                        request.close()
-                self.request, self.has_more = None, True
-                del self.requests[1:]
-        if self.request is None:
-            self._arrives_from = None
-        elif self._arrives_from is None:
-            self._arrives_from = time.time()
-        return result
-
-    def is_too_slow(self, now, seconds):
-        """Whether its request or the reading of an answer takes longer than some seconds."""
-        if self._lingers_from is not None:
-            return self._lingers_from < now - _LINGER
-        if not self.total_outbufs_len:
-            self._sends_from = None
-        elif self._sends_from is None:
-            self._sends_from = now
-        begins = (self._arrives_from, self._sends_from)
-        return any(begin is not None and begin < now - seconds for begin in begins)
-
-    def is_idle(self, now):
-        """Whether it has no request, and none has come for a while."""
-        is_quiet = self.last_activity < now - _QUIET
-        return is_quiet and not (self.requests or self.request or self.total_outbufs_len)
-
-    # A client that still sends when the connection is closed may never see why it was refused:
-    # after the answer, what it sends is read and dropped for a while.
-
-    def readable(self):
-        return super().readable() if self._lingers_from is None else not self.will_close
-
-    def handle_read(self):
-        if self._lingers_from is None:
-            super().handle_read()
-            return
-        try:
-            if self.recv(self.adj.recv_bytes):
-                return
-        except OSError:
-            pass
-        self.will_close = True
-
-    def handle_write(self):
-        lingers = self.is_refused and self.close_when_flushed and not self.will_close
-        if lingers:
-            self.close_when_flushed = False
-        super().handle_write()
-        if not lingers or not self.connected:
-            return
-        if self.total_outbufs_len:
-            self.close_when_flushed = True
-            return
-        self._lingers_from = time.time()
-        try:
-            self.socket.shutdown(socket.SHUT_WR)
-        except OSError:
-            self.will_close = True
+    status = http.HTTPStatus(error.error_status_hint)
+    content = error_body(f"{status.phrase}: {error}.")
+    headers = [("Content-Type", "application/json"), ("Content-Length", str(len(content)))]
+    if status == http.HTTPStatus.SERVICE_UNAVAILABLE:
+        headers.append(("Retry-After", "1"))
+    return status, headers, content

@@ -166,7 +166,7 @@ def test_an_op_that_fails_is_broken(examine, monkeypatch):
 
 def test_requirements(examine, monkeypatch):
     wanted = ["keras>=99", "no-such-package>=1", 'tensorflow<1; python_version < "3"', "none-such"]
-    monkeypatch.setattr(examination, "_required", lambda: wanted)
+    monkeypatch.setattr(importlib.metadata, "requires", lambda name: wanted)
     code, found, _ = examine()
     assert code == 1
     [missing] = found["broken"]
@@ -185,7 +185,7 @@ def test_without_the_extra_nothing_is_broken(examine, monkeypatch):
     [hint] = [hint for hint in found["hints"] if "scipy" in hint]
     assert hint.startswith(
         "The commands need the extra train: tf-models-official, tensorflow-datasets, scipy are not "
-        f"installed. Run: {sys.executable} -m pip install 'tf-models-official>="
+        f"installed. Run: {sys.executable} -m pip install 'tf-models-official<"
     )
 
 
@@ -198,7 +198,7 @@ def test_a_missing_package_has_one_sentence(examine, monkeypatch, name):
     monkeypatch.setattr(examination, "_version", lambda key: None if key == name else "7")
     code, found, err = examine()
     assert code == 1
-    sentence = f"{name} is not installed. Run: {sys.executable} -m pip install '{name}>="
+    sentence = f"{name} is not installed. Run: {sys.executable} -m pip install '{name}"
     assert sentence in err and [text for text in found["broken"] if name in text] == [
         found["broken"][0]
     ]
@@ -244,28 +244,20 @@ def test_a_package_that_cannot_be_imported_is_named(tmp_path, name, error, varia
     lines = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
     version = importlib.metadata.version(name)
     assert len(lines) == 1 and lines[0].startswith(f"error: {name} {version} cannot be imported: ")
-    assert f"Run: {sys.executable} -m pip install --force-reinstall '{name}>=" in lines[0]
+    assert f"Run: {sys.executable} -m pip install --force-reinstall '{name}" in lines[0]
     assert "Traceback" not in result.stderr
 
     found = json.loads(result.stdout)
     assert found["broken"] == [lines[0].removeprefix("error: ")]
     assert set(found) == SECTIONS | {"broken", "hints"}
     assert found["imports"][name].startswith("fails: ")
-    checked = "unchecked" not in found["requirements"]["numpy"]
-    assert checked == (name != "packaging")
+    assert ("numpy" in found["requirements"]) == (name != "packaging")
     if name == "tensorflow":
         for section in ("devices", "ops", "shipped model"):
             assert found[section] == {"examined": "no: tensorflow cannot be imported"}
     if name in ("tensorflow-datasets", "tf-models-official"):
         assert found["shipped model"]["loads"] is True
     assert found["machine"]["cores"] >= 1 and found["disk"]["runs"] == "runs"
-
-
-def test_a_package_without_its_checkout_knows_its_requirements(monkeypatch, tmp_path):
-    here = examination._required()
-    monkeypatch.setattr(build_plan, "PACKAGE", tmp_path / "custom_ops")
-    installed = examination._required()
-    assert "tensorflow" in here[0] and any(text.startswith("tensorflow<") for text in installed)
 
 
 def test_damaged_weights_are_broken(examine, monkeypatch, tmp_path):

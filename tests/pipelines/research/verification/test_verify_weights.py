@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 
 import vit_tf
-from pipelines.research.verification import comparison, photos, verify
-from pipelines.research.verification.comparison import Answer, Implementation
 from pipelines.stored_models.parity import fixed_images
 from tests.pipelines.process import assert_user_error
 from tests.vit_tf import numpy_vit, tiny
@@ -17,7 +15,6 @@ from tests.vit_tf.checkpoints import npz_files
 from tests.vit_tf.pretrained.file_server import serving
 from vit_tf.config.variants import VARIANTS
 from vit_tf.pretrained import cache, download, verified
-from vit_tf.pretrained.class_names import class_names
 from vit_tf.pretrained.records import RECORDS, WeightsRecord
 
 NAME = "augreg/tiny"
@@ -27,7 +24,7 @@ CONFIG = tiny.config(image_size=(24, 24), num_classes=1000)
 
 
 def trained():
-    """A model with what training brings: small patch embeddings, similar neighbors, a view."""
+    """A model with what training brings: small patch embeddings, similar neighbors."""
     model = vit_tf.create_model(CONFIG)
     tiny.randomize(model)
     for variable in (model.patch_embedding.kernel, model.patch_embedding.bias):
@@ -36,9 +33,6 @@ def trained():
     waves = np.arange(12) / 12
     table = 0.02 * np.concatenate([np.zeros([1, 12]), np.cos(waves * rows + waves[::-1] * columns)])
     model.position_embedding.table.assign(table)
-    bias = np.zeros(1000)
-    bias[[class_names(1000).index(name) for name in ("monastery", "daisy")]] = 20
-    model.head.bias.assign(bias)
     return model
 
 
@@ -103,23 +97,10 @@ def published(arrays, tmp_path, monkeypatch, command):
         yield Published(server, tmp_path, command, arrays)
 
 
-@pytest.fixture
-def independent(donor, monkeypatch):
-    """In place of timm: float64 NumPy with its own copy of the right weights."""
-    params = numpy_vit.published(donor)
-
-    def answer(question):
-        outputs = numpy_vit.forward(params, question.images.astype(np.float64), CONFIG.heads)
-        return Answer("NumPy", "logits", outputs)
-
-    found = (Implementation("NumPy", True, answer),)
-    monkeypatch.setattr(comparison, "IMPLEMENTATIONS", found)
-
-
-def test_the_right_file_is_recorded(published, independent, donor):
+def test_the_right_file_is_recorded(published, donor):
     result = published.verify()
     assert result.returncode == 0, result.stdout + result.stderr
-    assert f"PASS {NAME}" in result.stdout and "monastery" in result.stdout
+    assert f"PASS {NAME}" in result.stdout
     assert "downloading augreg/tiny" in result.stderr
     path = pathlib.Path(cache.cache_path(RECORDS[NAME]))
     (record,) = published.records().values()
@@ -129,12 +110,6 @@ def test_the_right_file_is_recorded(published, independent, donor):
     np.testing.assert_allclose(record["outputs"]["first"], logits[:, :8], rtol=1e-5)
     norms = np.linalg.norm(logits, axis=1)
     np.testing.assert_allclose(record["outputs"]["norms"], norms, rtol=1e-5)
-    for name, label in (("china", "monastery"), ("flower", "daisy")):
-        best = record["photos"][name]
-        assert len(best) == 5 and label in [entry[0] for entry in best[:2]]
-    compared = record["comparison"]
-    assert compared["with"] == "NumPy" and compared["weights"] == "its own copy"
-    assert compared["difference"] <= compared["allowed"] == comparison.TOLERANCE
 
 
 def test_records_of_the_package_are_enforced(published, arrays, monkeypatch):
@@ -142,10 +117,9 @@ def test_records_of_the_package_are_enforced(published, arrays, monkeypatch):
     (published.folder / "runs").mkdir()
     output = published.folder / "runs" / "verified_weights.json"
     output.write_text('{"other": {"sha256": "x"}}')
-    assert published.verify("--python=nowhere").returncode == 0
+    assert published.verify().returncode == 0
     assert list(published.records()) == [NAME, "other"]
     record = published.records()[NAME]
-    assert record["comparison"] == "not compared"
     monkeypatch.setattr(verified, "PATH", published.folder / "package.json")
     verified.PATH.write_text(json.dumps({NAME: record}))
     assert published.verify().returncode == 0
@@ -161,83 +135,6 @@ def test_records_of_the_package_are_enforced(published, arrays, monkeypatch):
         flags = [NAME] if module == "verify_weights" else [f"--model={NAME}"]
         result = published._command(module, *flags)
         assert_user_error(result, "that was verified", record["sha256"][:12], "not kept")
-
-
-def test_features_are_compared_where_the_other_has_no_head(donor, monkeypatch):
-    """As timm's copies of the paper's ImageNet-21k weights."""
-
-    def answer(question):
-        params = numpy_vit.published(donor)
-        patches = numpy_vit.embed(params, question.images.astype(np.float64))
-        features, _ = numpy_vit.encode(params, patches, CONFIG.heads)
-        return Answer("NumPy", "features", features[:, 0])
-
-    def no_answer(question):
-        raise comparison.NotComparedError("it is not there")
-
-    found = Implementation("other", True, no_answer), Implementation("NumPy", False, answer)
-    monkeypatch.setattr(comparison, "IMPLEMENTATIONS", found)
-    compared = comparison.compare(RECORDS["sam/ViT-B_32"], "no file", donor, "python")
-    assert compared.agrees and "features of NumPy with the same file differ" in str(compared)
-    monkeypatch.setattr(comparison, "IMPLEMENTATIONS", found[:1])
-    with pytest.raises(comparison.NotComparedError, match="other: it is not there"):
-        comparison.compare(RECORDS["sam/ViT-B_32"], "no file", donor, "python")
-
-
-def swapped(arrays, key, other):
-    return {key: arrays[other], other: arrays[key]}
-
-
-def heads_reversed(arrays, key):
-    """Heads in another order, in one array alone: other queries meet the keys."""
-    return {key: arrays[key][:, ::-1]}
-
-
-def transposed(arrays, key):
-    width = CONFIG.hidden_size
-    square = arrays[key].reshape(width, width)
-    return {key: square.T.reshape(arrays[key].shape)}
-
-
-# Mistakes that neither the structure nor the statistics of the file show.
-SUBTLE = {
-    "query heads": lambda arrays: heads_reversed(arrays, f"{ATTENTION}/query/kernel"),
-    # Not of the keys' bias: it adds the same to all keys of a query, so it changes nothing.
-    "query bias heads": lambda arrays: {
-        f"{ATTENTION}/query/bias": arrays[f"{ATTENTION}/query/bias"][::-1]
-    },
-    "query and key": lambda arrays: swapped(
-        arrays, f"{ATTENTION}/query/kernel", f"{ATTENTION}/key/kernel"
-    ),
-    "transposed": lambda arrays: transposed(arrays, f"{ATTENTION}/value/kernel"),
-    "layers": lambda arrays: swapped(
-        arrays, f"{ATTENTION}/out/kernel", f"{ATTENTION.replace('k_1', 'k_0')}/out/kernel"
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", SUBTLE)
-def test_the_comparison_finds_subtle_mistakes_of_a_file(published, independent, arrays, kind):
-    published.file(arrays | SUBTLE[kind](arrays))
-    published.assert_found("is not as published", "logits of NumPy with its own copy", "differ by")
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [{"activation": "gelu_erf"}, {"layer_norm_epsilon": 1e-5}],
-    ids=lambda x: next(iter(x)),
-)
-def test_the_comparison_finds_mistakes_of_the_model(published, independent, monkeypatch, fields):
-    right = verify.vit_tf.load
-
-    def load(path, dtype):
-        loaded = right(path, dtype)
-        model = vit_tf.create_model(loaded.model.config.replace(**fields))
-        model.set_weights(loaded.model.get_weights())
-        return loaded._replace(model=model)
-
-    monkeypatch.setattr(verify.vit_tf, "load", load)
-    published.assert_found("logits of NumPy", "differ by")
 
 
 def values(key, value):
@@ -289,10 +186,6 @@ PLAIN = {
             "pre_logits/bias": np.zeros(12, np.float32),
         },
         ["config: representation_size: None -> 12"],
-    ),
-    "head": (
-        lambda arrays: {"head/bias": np.roll(arrays["head/bias"], 3)},
-        ["china.jpg is none of bell cote, bell cot; castle", "flower.jpg is none of"],
     ),
 }
 
@@ -348,24 +241,6 @@ def test_downloads_that_fail_are_one_sentence(published, command, monkeypatch):
     result = command("verify_weights", "sam/tiny", NAME)
     assert result.returncode == 1
     assert "error: 2 of 2 files failed, first: Cannot download sam/tiny" in result.stderr
-
-
-@pytest.mark.process
-def test_without_another_implementation_the_record_says_so(published):
-    """Neither timm nor the paper's code is in the environment of this project."""
-    result = published.verify()
-    assert result.returncode == 0, result.stderr
-    assert "not compared: timm: No module named '" in result.stdout
-    assert published.records()[NAME]["comparison"] == "not compared"
-    result = published.verify("--python=nowhere")
-    assert result.returncode == 0
-    assert "timm: cannot start nowhere: No such file" in result.stdout
-
-
-def test_stated_classes_are_classes():
-    for stated in photos.STATED.values():
-        for classes, names in stated.items():
-            assert set(names) <= set(class_names(classes)) and len(names) == len(set(names))
 
 
 def test_the_committed_records_are_complete():

@@ -30,7 +30,7 @@ def running(model, **limits):
 
 def address(served):
     """The host and the port of a server."""
-    return "127.0.0.1", int(served.effective_port)
+    return "127.0.0.1", int(served.url.rstrip("/").rpartition(":")[2])
 
 
 def connect(served):

@@ -125,7 +125,7 @@ def test_first_come_first_served_and_nobody_waits_too_long():
     "parts",
     [
         [b"POST / HTTP/1.1\r\nHos"],
-        [b"POST /explain HTTP/1.1\r\nContent-Length: 100\r\n\r\n", *[b"a"] * 99],
+        [b"POST /explain HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n", *[b"a"] * 99],
         [b""],
     ],
     ids=["header", "body", "nothing"],
@@ -157,16 +157,22 @@ def test_a_large_body_is_refused_though_it_is_sent_to_its_end(slow):
         assert status == 415 and "'gzip' is not read here" in json.loads(answer)["error"]
 
 
+CHUNKED = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
 @pytest.mark.parametrize(
     ("data", "status"),
     [
         (b"nothing\r\n\r\n", b"400"),
-        (b"GET / HTTP/1.1\r\nA: " + b"a" * 20_000 + b"\r\n\r\n", b"431"),
-        (b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n", b"400"),
-        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n", b"400"),
-        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1;" + b"a" * 20_000, b"400"),
-        (b"POST / HTTP/1.1\r\nContent-Length: " + b"1" * 5000 + b"\r\n\r\n", b"400"),
-        (b"GET http://[::1 HTTP/1.1\r\n\r\n", b"400"),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nA: " + b"a" * 40_000 + b"\r\n\r\n", b"431"),
+        (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n", b"400"),
+        (b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n", b"400"),
+        (
+            b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1;" + b"a" * 40_000,
+            b"431",
+        ),
+        (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: " + b"1" * 5000 + b"\r\n\r\n", b"400"),
+        (b"GET http://[::1 HTTP/1.1\r\nHost: a\r\n\r\n", b"400"),
     ],
 )
 def test_what_is_not_http(slow, data, status):
@@ -177,25 +183,63 @@ def test_what_is_not_http(slow, data, status):
         assert list(json.loads(answer.partition(b"\r\n\r\n")[2])) == ["error"]
 
 
-def test_one_request_at_a_time(slow):
-    """What a client sends behind a request is not read; the connection ends after the answer."""
+def test_requests_behind_each_other_are_answered_in_order(slow):
     with running(slow) as served, connect(served) as client:
-        client.sendall(2 * b"GET /healthz HTTP/1.1\r\n\r\n" + b"GET /page.js HTTP/1.1\r\n")
+        get = b"GET /healthz HTTP/1.1\r\nHost: a\r\n"
+        client.sendall(get + b"\r\n" + get + b"Connection: close\r\n\r\n" + get)
         answer = client.makefile("rb").read()
-        assert answer.count(b"200 OK") == 1 and answer.endswith(b"\r\n\r\nok\n")
-        assert b"Connection: close" in answer
+        assert answer.count(b"200 OK") == 2 and answer.endswith(b"\r\n\r\nok\n")
+        assert answer.count(b"Connection: close") == 1
 
 
-def test_clients_that_do_not_read_are_dropped(slow):
+def test_a_client_that_waits_before_it_sends_a_body(slow):
+    slow.owner["free"].set()
     with running(slow) as served, connect(served) as client:
-        client.sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
-        assert client.recv(1)
-        [channel] = served.active_channels.values()
-        channel.total_outbufs_len, now = 5, 1000.0
-        assert not channel.is_too_slow(now, 30) and not channel.is_too_slow(now + 29, 30)
-        assert channel.is_too_slow(now + 31, 30)
-        channel.total_outbufs_len = 0
-        assert not channel.is_too_slow(now + 31, 30)
+        header = f"POST {PREDICT} HTTP/1.1\r\nHost: a\r\nContent-Length: 16\r\n"
+        client.sendall(f"{header}Expect: 100-continue\r\nConnection: close\r\n\r\n".encode())
+        assert client.recv(1000).startswith(b"HTTP/1.1 100 ")
+        client.sendall(b'{"inputs":[[8]]}')
+        assert client.makefile("rb").read().endswith(b'{"outputs":[[8.0]]}')
+
+
+@contextlib.contextmanager
+def running_alone(application, **limits):
+    """A server of another application."""
+    given = {"threads": 1, "most_bytes": 10, "seconds": SECONDS} | limits
+    made = server.Server(application, server.bind("127.0.0.1", 0), **given)
+    made.listen()
+    thread = threading.Thread(target=made.run)
+    thread.start()
+    yield made
+    made.stop()
+    thread.join(SECONDS)
+    assert not thread.is_alive()
+
+
+def test_clients_that_do_not_read_are_dropped():
+    size = 64 << 20  # More than the system keeps.
+
+    def application(*request):
+        return http.HTTPStatus.OK, [("Content-Length", str(size))], bytes(size)
+
+    with running_alone(application, seconds=1) as served, connect(served) as client:
+        client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+        until(lambda: served._connections)
+        until(lambda: not served._connections)
+        received = 0
+        with contextlib.suppress(ConnectionResetError):
+            while data := client.recv(1 << 20):
+                received += len(data)
+        assert received < size
+
+
+def test_too_many_connections_are_refused(monkeypatch):
+    monkeypatch.setattr(server, "_SPARE_CONNECTIONS", 0)
+    with running_alone(None) as served, connect(served):
+        until(lambda: served._connections)
+        status, headers, body = send(served, "GET", "/")
+        assert (status, headers["Retry-After"]) == (503, "1")
+        assert "Too many connections" in json.loads(body)["error"]
 
 
 def test_what_has_come_is_answered_at_the_end(slow):
@@ -207,10 +251,12 @@ def test_what_has_come_is_answered_at_the_end(slow):
         with concurrent.futures.ThreadPoolExecutor(1) as clients, connect(served) as half:
             computed = clients.submit(predict, served, inputs=[[7]])
             assert slow.owner["began"].acquire(timeout=SECONDS)
-            half.sendall(f"POST {PREDICT} HTTP/1.1\r\nContent-Length: 16\r\n\r\n".encode())
-            until(lambda: len(served.active_channels) == 3)
+            half.sendall(
+                f"POST {PREDICT} HTTP/1.1\r\nHost: a\r\nContent-Length: 16\r\n\r\n".encode()
+            )
+            until(lambda: len(served._connections) == 3)
             served.stop()
-            until(lambda: served.socket is None or served.socket.fileno() < 0)
+            until(lambda: served._bound.fileno() < 0)
             with pytest.raises(OSError):
                 connect(served)
             half.sendall(b'{"inputs":[[8]]')
@@ -237,8 +283,6 @@ def test_the_address(slow):
             second.listen()
             with pytest.raises(UserError, match="Cannot listen on --host=127.0.0.1 .* in use"):
                 made.listen()
-        made.task_dispatcher.shutdown()
-        made.trigger.close()
 
 
 @pytest.mark.parametrize(
@@ -262,13 +306,11 @@ def test_flags_that_an_export_decides(command, exported, flag):
     assert_user_error(done, f"{flag.partition('=')[0]} is for models that are not exported")
 
 
-def test_without_waitress(command, monkeypatch):
+def test_without_h11(command, monkeypatch):
     monkeypatch.delitem(sys.modules, server.__name__)
     monkeypatch.delattr(ours, "server")
-    monkeypatch.setitem(sys.modules, "waitress", None)
-    assert_user_error(
-        command("serve", "--port=0"), "needs waitress", "pip install '.[train,serve]'"
-    )
+    monkeypatch.setitem(sys.modules, "h11", None)
+    assert_user_error(command("serve", "--port=0"), "needs h11", "pip install '.[train,serve]'")
 
 
 # Wrong requests of a megabyte, which would take far more as Python's objects or texts of NumPy.
@@ -312,7 +354,7 @@ def attack(process, log):
     page = next(x for x in log.read_text().splitlines() if x.startswith("page: "))
 
     class Served:
-        effective_port = page.rstrip("/").rpartition(":")[2]
+        url = page
 
     assert send(Served, "GET", "/healthz")[0] == 200
     bomb = tf.io.encode_png(np.zeros([3000, 3000, 3], np.uint8)).numpy()

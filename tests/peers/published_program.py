@@ -1,7 +1,12 @@
-"""Computes outputs with timm and its own copy of published weights: `PYTHON timm_main.py FOLDER`.
+"""Computes outputs of published weights elsewhere: `PYTHON published_program.py FOLDER`.
+
+timm has a copy of the weights of its own, converted by its authors: it finds a file that is not the
+right one. The code of the paper's authors, `vit_jax`, reads the same file: it finds mistakes of the
+code alone. The first that can compute outputs is taken. Neither is told how this project computes:
+they use the tanh form of GELU and the epsilons of the published models.
 
 Reads `settings.json` and `images.npy` in the folder, and writes `outputs.npy` and `answer.json`, or
-only a reason into the latter. It imports nothing of this project, so it runs in any Python.
+only reasons into the latter. It imports nothing of this project.
 """
 
 import json
@@ -9,6 +14,8 @@ import os
 import sys
 
 import numpy as np
+
+os.environ["JAX_PLATFORMS"] = "cpu"
 
 # Weights whose address timm does not state. Its copies of the paper's ImageNet-21k weights have
 # neither pre-logits nor head.
@@ -37,7 +44,7 @@ _COPIES = {
 }
 
 
-def answer(settings, images):
+def ask_timm(settings, images):
     """`(answer as a dictionary, outputs or None)`."""
     try:
         import timm
@@ -68,6 +75,25 @@ def answer(settings, images):
     return {"name": f"timm {timm.__version__} {name}", "part": part}, outputs
 
 
+def ask_vit_jax(settings, images):
+    """`(answer as a dictionary, outputs or None)`."""
+    try:
+        import jax
+        from vit_jax import checkpoint, models_vit
+        from vit_jax.configs.models import MODEL_CONFIGS
+    except ImportError as error:
+        return {"reason": str(error)}, None
+    name = settings["model"].replace("/", "_")
+    if name not in MODEL_CONFIGS:
+        return {"reason": f"it has no {settings['model']}"}, None
+    fields = dict(MODEL_CONFIGS[name])
+    fields["representation_size"] = fields["hidden_size"] if settings["has_pre_logits"] else None
+    model = models_vit.VisionTransformer(num_classes=settings["num_classes"], **fields)
+    params = checkpoint.load(settings["path"])
+    outputs = model.apply({"params": params}, images, train=False)
+    return {"name": f"vit_jax {name}, jax {jax.__version__}", "part": "logits"}, outputs
+
+
 def _standardize_as_published(timm, torch, model, is_hybrid):
     """Sets the epsilons of convolutions: timm has other ones (docs/paper.md C.1 and C.2)."""
     for module in model.modules():
@@ -90,12 +116,21 @@ def _by_address(timm, url):
     return None
 
 
+def main(folder):
+    with open(os.path.join(folder, "settings.json")) as stream:
+        settings = json.load(stream)
+    images, reasons = np.load(os.path.join(folder, "images.npy")), []
+    for name, ask in (("timm", ask_timm), ("vit_jax", ask_vit_jax)):
+        answer, outputs = ask(settings, images)
+        if outputs is not None:
+            np.save(os.path.join(folder, "outputs.npy"), np.asarray(outputs))
+            break
+        reasons.append(f"{name}: {answer['reason']}")
+    else:
+        answer = {"reason": "; ".join(reasons)}
+    with open(os.path.join(folder, "answer.json"), "w") as stream:
+        json.dump(answer, stream)
+
+
 if __name__ == "__main__":
-    FOLDER = sys.argv[1]
-    with open(os.path.join(FOLDER, "settings.json")) as stream:
-        SETTINGS = json.load(stream)
-    ANSWER, OUTPUTS = answer(SETTINGS, np.load(os.path.join(FOLDER, "images.npy")))
-    if OUTPUTS is not None:
-        np.save(os.path.join(FOLDER, "outputs.npy"), OUTPUTS)
-    with open(os.path.join(FOLDER, "answer.json"), "w") as stream:
-        json.dump(ANSWER, stream)
+    main(sys.argv[1])
