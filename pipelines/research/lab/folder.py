@@ -1,6 +1,5 @@
-"""The folder of a lab: whose it is, and the tables that its results end in."""
+"""The folder of a lab: which command it belongs to, and whether settings have changed in it."""
 
-import logging
 import os
 import time
 
@@ -9,8 +8,6 @@ from pipelines.errors import InUseError, UserError
 from pipelines.runs.json_file import read_json, write_json
 from pipelines.runs.lock import LOCKS, only_writer
 from vit_tf.files import storage
-
-_log = logging.getLogger(__name__)
 
 OTHER_WORKDIR = "Choose another --workdir."
 # Two starts at the same time wait for each other: tries, and seconds between them.
@@ -52,7 +49,7 @@ def mark(path, name, command, what, more=()) -> dict:
     Raises:
         UserError: if the folder holds something else.
     """
-    for index in range(_TRIES):
+    for left in reversed(range(_TRIES)):
         try:
             with only_writer(path):
                 record = read_mark(path, name, command, what)
@@ -61,18 +58,14 @@ def mark(path, name, command, what, more=()) -> dict:
                     write_json(os.path.join(path, name), record)
                 return record
         except InUseError:  # Another process does the same at this moment.
-            if index == _TRIES - 1:
+            if not left:
                 raise
             time.sleep(_RETRY)
     raise AssertionError
 
 
 def changed_settings(before, now) -> list[str]:
-    """A line for each setting in which a training differs from its earlier start.
-
-    Args:
-        before, now: the experiments.
-    """
+    """A line for each setting in which an experiment differs from that of its earlier start."""
     changed = lasting_differences(before, now)
     old, new = before.train.eval_batches, now.train.eval_batches
     if old != new:  # A run may change it, but results are compared.

@@ -69,12 +69,7 @@ class Lab:
         self._took = self._cost = 0.0  # Of the units that ended here.
 
     def begin(self, name, stage: Stage | None = None):
-        """Names the stage whose units follow.
-
-        Args:
-            name: as in `stages`.
-            stage: in place of the stage of this name, if more is known of it now.
-        """
+        """Names the stage whose units follow; `stage` replaces it, if more is known of it now."""
         self._name = name
         if stage is not None:
             self._stages[name] = stage

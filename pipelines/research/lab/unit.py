@@ -83,12 +83,7 @@ def train_once(experiment, workdir, strategy) -> dict:
 
 
 def is_result(values, required=()) -> bool:
-    """Whether a value that was read is what a unit returns.
-
-    Args:
-        values: the value.
-        required: names that the numbers of a unit have, unless it failed.
-    """
+    """Whether a value that was read is what a unit returns: numbers, with the required names."""
     if not isinstance(values, dict):
         return False
     if "failed" in values:

@@ -91,11 +91,7 @@ class Choice:
         return {_TRIAL: _stage(self.trials()), _FINAL: Stage(finals[0].units, mean)}
 
     def picked(self, lab: Lab) -> Setting | None:
-        """The best settings, see `pick`; runs the trials that have no result.
-
-        Returns:
-            None if a trial of each of the settings failed.
-        """
+        """The best settings, after their trials; None if a trial of each failed. See `pick`."""
         if not self.compares:
             return self.settings[0]
         lab.begin(_TRIAL)
@@ -115,12 +111,9 @@ class Choice:
         return lab.results(units)
 
     def refuse_failures(self, picked: Setting | None, results, where):
-        """Raises `RunError` if there is no best setting, or a final training failed.
+        """Raises `RunError` if no setting was picked, or a final training failed.
 
-        Args:
-            picked: see `picked`.
-            results: see `train`.
-            where: what has the results of the trials.
+        The message names `where` the results of the trials are.
         """
         if picked is None:
             raise RunError(
@@ -141,16 +134,7 @@ def _stage(units):
 
 
 def write_tables(path, name, record, content, text, check=lambda: None):
-    """Writes `<name>.json` and `<name>.csv` in the chief, and prints the table.
-
-    Args:
-        path: the folder.
-        name: of both files.
-        record: the content of the first.
-        content: that of the second.
-        text: the table.
-        check: from `only_writer`.
-    """
+    """Writes `<name>.json` and `<name>.csv` in the chief, and prints the table."""
     if not current_group().is_chief:
         return
     files = [os.path.join(path, f"{name}.{end}") for end in ("json", "csv")]

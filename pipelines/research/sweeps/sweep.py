@@ -9,6 +9,7 @@ The directory of a sweep holds an ordinary workdir for each training, `trials/<v
 """
 
 import contextlib
+import functools
 import os
 
 from pipelines.config import Experiment
@@ -18,10 +19,13 @@ from pipelines.errors import UserError, counted
 from pipelines.research.lab.folder import OTHER_WORKDIR, changed_settings, read_mark
 from pipelines.research.lab.lab import Lab
 from pipelines.research.lab.unit import is_result
-from pipelines.research.sweeps import sweep_table
 from pipelines.research.sweeps.choice import (
     LOSS,
+    NOT_FINITE,
+    csv_bytes,
+    main_value,
     mean_and_deviation,
+    picked_table,
     value_text,
     write_tables,
 )
@@ -29,7 +33,7 @@ from pipelines.research.sweeps.sweep_plan import SweepPlan
 from pipelines.runs.json_file import read_json, write_json
 from pipelines.runs.lock import written_by_chief
 from pipelines.runs.workdir import keep_later_fields
-from pipelines.tasks.metrics import main_metric
+from pipelines.tasks.metrics import as_text, main_metric
 from pipelines.training.dry_run import with_prefix
 from vit_tf.files import storage
 
@@ -135,8 +139,8 @@ class _SweepLab(Lab):
             record |= {"picked": picked.values, "metric": main_metric(trial["result"])}
             record["final"] += [self._row(picked, unit) for unit in plan.finals(picked)]
         results = plan.train(self, picked)
-        record |= mean_and_deviation(sweep_table.final_values(record))
-        content, text = sweep_table.csv_of(record), sweep_table.text(record)
+        record |= mean_and_deviation(_final_values(record))
+        content, text = _csv(record), _text(record)
         write_tables(self.root, _NAME, record, content, text, self._check)
         plan.refuse_failures(picked, results, os.path.join(self.root, _RECORD))
         return record
@@ -216,3 +220,68 @@ def _check_known(before, split, path):
             f"The training data of {path} have changed: {before['split']} was held out, now it is "
             f"{split}. Restore the data, or choose another --workdir."
         )
+
+
+def _final_values(record) -> list[float | None]:
+    """The main metric of each final run; None for one that failed.
+
+    Args:
+        record: see `run`.
+    """
+    return [main_value(row["result"]) for row in record["final"]]
+
+
+def _text(record) -> str:
+    """The table of a sweep and its conclusion, as text."""
+    metric = record.get("metric", "accuracy").replace("_", " ")
+    lines = picked_table(
+        [(row["values"], _shown(row["result"])) for row in record["trials"]],
+        [f"{metric} on {record['trials'][0]['split']}", "loss"],
+        record.get("picked"),
+        metric,
+    )
+    return "\n".join([*lines, *_conclusion(record, metric)])
+
+
+def _csv(record) -> bytes:
+    """A line for each training: its stage, values, seed, evaluation split, metrics and workdir."""
+    rows = [
+        {
+            "stage": stage,
+            **{path: value_text(value) for path, value in row["values"].items()},
+            "seed": row["seed"],
+            "split": row["split"],
+            "workdir": row["workdir"],
+            **row["result"],
+        }
+        for stage, key in (("trial", "trials"), ("final", "final"))
+        for row in record[key]
+    ]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return csv_bytes([names, *([row.get(name) for name in names] for row in rows)])
+
+
+def _shown(result):
+    """The cells of the main metric and the loss."""
+    if "failed" in result:
+        return [NOT_FINITE, ""]
+    metric = main_metric(result)
+    return [as_text(metric, result[metric]), f"{result['loss']:.4f}"]
+
+
+def _conclusion(record, metric):
+    """A line about the final runs, if there are any."""
+    if not record["final"]:
+        return []
+    of_metric = functools.partial(as_text, record["metric"])
+    each = ", ".join(
+        f"{NOT_FINITE if value is None else of_metric(value)} (seed {row['seed']})"
+        for row, value in zip(record["final"], _final_values(record), strict=True)
+    )
+    line = f"{metric} on {record['final'][0]['split']} after training on the whole split: "
+    if record["standard_deviation"] is None:
+        return [line + each]
+    return [
+        f"{line}{of_metric(record['mean'])} +- {of_metric(record['standard_deviation'])}, mean and "
+        f"sample standard deviation of {each}"
+    ]

@@ -131,14 +131,7 @@ def make_plan(experiment, grid, hold_out, seeds, replicas, assigned=()) -> Sweep
 
 
 def final_trainings(folder, experiment, seeds, cost) -> tuple[Training, ...]:
-    """The trainings of an experiment with its seed, seed + 1 and so on; at least one.
-
-    Args:
-        folder: begin of the names of their folders.
-        experiment: the `Experiment`.
-        seeds: their number.
-        cost: of each.
-    """
+    """The trainings of an experiment with its seed, seed + 1 and so on, `seeds` or at least one."""
     last = experiment.seed + max(seeds, 1)
     return tuple(
         Training(

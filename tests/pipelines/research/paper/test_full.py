@@ -16,8 +16,7 @@ from pipelines.research.paper import catalog
 from pipelines.research.paper.findings import Cell, Reading, Table
 from pipelines.research.paper.full import commands, parts, plans, results
 from pipelines.research.paper.full.commands import Command, on_imagenet, pretrained, real, suite
-from pipelines.research.paper.full.grid import Grid
-from pipelines.research.paper.full.parts import FULL
+from pipelines.research.paper.full.parts import FULL, Grid
 from pipelines.research.paper.session import Listing, StudyLab
 from pipelines.research.planning.paper_costs import TABLE_2, TABLE_6
 from pipelines.runs.workdir import Workdir
