@@ -36,6 +36,7 @@ FOLDERS = {
     "custom_ops/tf/": _VALUES,
     "custom_ops/": ("tests/custom_ops/test_",),
     "tests/golden/old_workdir": ("tests/pipelines/runs/test_old_workdir",),
+    "tests/golden/old_research": ("tests/pipelines/research/lab/test_lab",),
     "tests/golden/old/": (
         *("tests/vit_tf/models/test_golden", "tests/pipelines/serving/test_old_exports"),
         "tests/custom_ops/test_saved_definitions",

@@ -52,7 +52,7 @@ def test_a_test_runs_with_all_its_groups():
     assert heavy.split(items, []) == ([light], [docs, both])
     assert heavy.split(items, ["docs"]) == ([light, docs], [both])
     assert heavy.split(items, ["demo", "docs"]) == (items, [])
-    paper = _item("tests/pipelines/research/paper/test_lab.py::test_a")
+    paper = _item("tests/pipelines/research/lab/test_lab.py::test_a")
     assert heavy.split([paper], ["docs"]) == ([], [paper])
     assert heavy.split([paper], ["research"]) == ([paper], [])
     assert heavy.split([*items, paper], [*heavy.GROUPS], only=True)[1] == [light]

@@ -23,7 +23,7 @@ import tensorflow as tf
 from pipelines.config import Experiment, override, recipes
 from pipelines.research.planning.assumptions import Assumptions
 from pipelines.research.planning.chips import find_chip
-from pipelines.research.planning.planning import Plan
+from pipelines.research.planning.planning import Estimate
 from tests.checkout import ROOT
 from tests.pipelines.encoded import encode, pixels
 from tests.pipelines.families import axial_hybrid, axial_resnet, bit, stand_alone
@@ -208,7 +208,7 @@ def compiled(module, topology) -> dict:
 def planned_memory(experiment, topology) -> int:
     """Bytes that `pipelines.plan` expects on each device of a topology."""
     chip = find_chip(topology.partition(":")[0])
-    plan = Plan(
+    plan = Estimate(
         experiment=experiment,
         config=experiment.model_config(_CLASSES),
         chip=chip,

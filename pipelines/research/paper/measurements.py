@@ -11,6 +11,7 @@ from pipelines.data.sources.open import open_source
 from pipelines.evaluation.features import FeatureExtractor
 from pipelines.evaluation.few_shot import few_shot_grid
 from pipelines.research.paper import image_changes
+from pipelines.research.paper.findings import Reading
 from pipelines.research.paper.units import Measurement, evaluation_data
 
 # Strength of the regularization for one training example. The published strength, 1024 in all,
@@ -48,6 +49,11 @@ class FewShotTest(Measurement):
     def key(shots, seed) -> str:
         """The name of an accuracy in the result."""
         return f"{shots} shots, seed {seed}"
+
+    def readings(self, result, shots) -> tuple[Reading, ...]:
+        """The accuracies with some shots, one for each seed."""
+        keys = [self.key(shots, seed) for seed in self.seeds]
+        return tuple(Reading(self.folder, key, result[key]) for key in keys)
 
     def measure(self, opened, test, strategy) -> dict:
         """Returns the accuracies by `key`."""

@@ -68,29 +68,23 @@ def folders(record) -> list[str]:
 
 def tables(record) -> list[Table]:
     """The tables of a record."""
-    return [_table(values) for values in record["tables"]]
+    found = []
+    for values in record["tables"]:
+        rows = {
+            name: [x and Cell(tuple(Reading(**y) for y in x["readings"])) for x in row]
+            for name, row in values["rows"].items()
+        }
+        found.append(Table(**{**values, "rows": rows}))
+    return found
 
 
 def drawings(record) -> list[Chart]:
     """The charts of a record beside those of its tables."""
-    return [_chart(values) for values in record["charts"]]
-
-
-def _table(values) -> Table:
-    """The `Table` of a record."""
-    rows = {
-        name: [
-            cell and Cell(tuple(Reading(**reading) for reading in cell["readings"])) for cell in row
-        ]
-        for name, row in values["rows"].items()
-    }
-    return Table(**{**values, "rows": rows})
-
-
-def _chart(values) -> Chart:
-    """The `Chart` of a record."""
-    curves = {name: [Point(**x) for x in points] for name, points in values["curves"].items()}
-    return Chart(**{**values, "curves": curves})
+    found = []
+    for values in record["charts"]:
+        curves = {name: [Point(**x) for x in points] for name, points in values["curves"].items()}
+        found.append(Chart(**{**values, "curves": curves}))
+    return found
 
 
 def drawn(chart: Chart, png=False):

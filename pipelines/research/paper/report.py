@@ -1,15 +1,16 @@
-"""The pages of the experiments, made of their records alone."""
+"""The pages of the experiments, and their Markdown file, made of their records alone."""
 
 import os
 
 from pipelines.reports.html_page import write_page
-from pipelines.research.paper import catalog, markdown, records
+from pipelines.research.paper import catalog, records
 from pipelines.research.paper.findings import Table
 from pipelines.research.paper.records import VERDICTS
 from pipelines.runs.json_file import read_json, write_json
 from vit_tf.files import storage
+from vit_tf.files.atomic_file import write_atomically
 
-_INDEX = "index.html"
+_INDEX, _MARKDOWN, _PICTURES = "index.html", "report.md", "pictures"
 
 
 def write(path, study, record):
@@ -37,7 +38,7 @@ def write_index(path):
         for name in (*catalog.TOYS, *catalog.PARTS)
         if storage.exists(os.path.join(path, f"{name}.json"))
     ]
-    markdown.write(path, found)
+    _write_markdown(path, found)
     minutes = sum(record["minutes"] for record in found)
     write_page(
         index_path(path),
@@ -94,3 +95,58 @@ def _shown(table: Table, runs):
         "links": links,
         "text": records.explained(table),
     }
+
+
+def _write_markdown(path, found):
+    """Writes `report.md` and its pictures into a folder, for repositories and mails."""
+    lines = [
+        "# The paper's experiments",
+        "",
+        f"Written by `python -m pipelines.paper`. {records.score(found)} expectations show, "
+        f"{sum(record['minutes'] for record in found):.0f} minutes of computation.",
+    ]
+    for record in found:
+        lines += _section(path, record)
+    _write(path, _MARKDOWN, "\n".join(lines).encode() + b"\n")
+
+
+def _section(path, record):
+    of = f" ({', '.join(record['paper'])})" if record["paper"] else ""
+    lines = ["", f"## {record['name']}: {record['title']}{of}", ""]
+    lines += [record["question"], "", record["setup"], "", f"Took {records.minutes(record)}.", ""]
+    claims = [["expected", "measured", ""]]
+    for text, numbers, verdict, must in _claims(record):
+        claims.append([text + " (must hold)" * must, numbers, verdict])
+    lines += _lines(claims, "---")
+    for note in record["notes"]:
+        lines += ["", f"{note[0].upper()}{note[1:]}."]
+    number = 0
+    for table in records.tables(record):
+        lines += ["", f"**{table.title[0].upper()}{table.title[1:]}.** {records.explained(table)}"]
+        lines += ["", *_lines(records.rows(table))]
+        number += table.chart is not None
+        lines += _picture(path, f"{record['name']}-{number}", table.chart)
+    for chart in records.drawings(record):
+        number += 1
+        lines += _picture(path, f"{record['name']}-{number}", chart)
+    return lines
+
+
+def _write(path, name, data):
+    write_atomically(os.path.join(path, name), lambda file: file.write(data))
+
+
+def _picture(path, name, chart):
+    """Writes a chart; returns the lines that show it."""
+    data = chart and records.drawn(chart, png=True)
+    if not data:
+        return []
+    storage.make_folders(os.path.join(path, _PICTURES))
+    _write(path, os.path.join(_PICTURES, f"{name}.png"), data)
+    return ["", f"![{chart.title} over {chart.x_label}]({_PICTURES}/{name}.png)"]
+
+
+def _lines(rows, align="---:"):
+    header, *rest = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    between = ["---"] + [align] * (len(header) - 1)
+    return [f"| {' | '.join(row)} |" for row in (header, between, *rest)]

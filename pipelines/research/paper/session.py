@@ -6,17 +6,66 @@ from collections.abc import Sequence
 
 from pipelines.distribution.signals import interruptible
 from pipelines.errors import RunError, UserError
+from pipelines.research.lab.folder import mark
+from pipelines.research.lab.lab import Lab, Stage
 from pipelines.research.paper import records, report
-from pipelines.research.paper.lab import Expected, Lab, Listing
 from pipelines.research.paper.study import Study
-from pipelines.research.sweeps.sweep import no_retracing_warnings
+from pipelines.research.paper.units import StudyUnit
 from pipelines.runs.json_file import read_json, write_json
 from vit_tf.files import storage
 
 _log = logging.getLogger(__name__)
 
-_MARK, _UNITS = "paper.json", "runs"
-_COMMAND = "pipelines.paper"
+# The file that marks a folder, the command that it names, and what the folder has.
+_MARK = ("paper.json", "pipelines.paper", "experiments")
+_UNITS, _UNIT = "runs", "unit.json"
+
+
+class StudyLab(Lab):
+    """Runs the units of studies; the stages are the studies, whose cost is in seconds."""
+
+    _title = "{}, run {} of {}"
+
+    def results(self, units: Sequence[StudyUnit]) -> list[dict]:
+        """As `Lab.results`; raises `RunError` if a loss is not finite."""
+        found = super().results(units)
+        for unit, result in zip(units, found, strict=True):
+            if "failed" in result:
+                raise RunError(f"{unit.folder}: {result['failed']}")
+        return found
+
+    def seconds(self) -> float:
+        """The time that units took on their last start, of those that ran for this experiment.
+
+        It may use the units of others too, whose time is counted there.
+        """
+        folders = (os.path.join(self.root, x, _UNIT) for x in self._finished[self._name])
+        kept = map(read_json, folders)
+        return sum(x["seconds"] for x in kept if x["experiment"] == self._name)
+
+    def _keep(self, unit, result, seconds):
+        record = {"settings": unit.settings, "experiment": self._name, "seconds": seconds}
+        write_json(os.path.join(self.root, unit.folder, _UNIT), record)
+        super()._keep(unit, result, seconds)
+
+
+class Listing:
+    """Stands for a lab and runs nothing: it notes the units that an experiment asks for.
+
+    Every result is the same, so an experiment that picks settings asks for as many units as with a
+    lab, though maybe for others.
+    """
+
+    def __init__(self):
+        self.units = {}  # By folder, in order.
+
+    def results(self, units: Sequence[StudyUnit]) -> list[dict]:
+        """Stands for `Lab.results`."""
+        for unit in units:
+            if unit.needs:
+                self.results(unit.needs)
+            self.units[unit.folder] = unit
+        return [unit.stand_in() for unit in units]
 
 
 def describe(studies: Sequence[Study]) -> list[str]:
@@ -56,12 +105,10 @@ def run(studies: Sequence[Study], path, devices) -> dict:
         Interrupted: after a signal.
     """
     path, made, broken = storage.normal(path), {}, []
-    expected = {
-        x.name: Expected(len(listed(x).units), x.minutes and 60 * x.minutes) for x in studies
-    }
-    with interruptible(), no_retracing_warnings():
-        _begin(path)
-        lab = Lab(units_folder(path), devices, expected)
+    stages = {x.name: Stage(len(listed(x).units), x.minutes and 60 * x.minutes) for x in studies}
+    with interruptible():
+        mark(path, *_MARK)
+        lab = StudyLab(units_folder(path), devices, stages, pace=1.0)
         for study in studies:
             lab.begin(study.name)
             findings = study.run(lab)
@@ -95,20 +142,7 @@ def rewrite(path) -> str:
         UserError: if the folder holds no experiments.
     """
     path = storage.normal(path)
-    if not storage.exists(os.path.join(path, _MARK)):
-        raise UserError(f"{path} holds no experiments of {_COMMAND}. Name their --workdir.")
+    if not storage.exists(os.path.join(path, _MARK[0])):
+        raise UserError(f"{path} holds no experiments of {_MARK[1]}. Name their --workdir.")
     report.write_index(path)
     return report.index_path(path)
-
-
-def _begin(path):
-    """Marks the folder; raises `UserError` if it holds something else."""
-    mark = os.path.join(path, _MARK)
-    if storage.exists(mark):
-        if read_json(mark).get("command") != _COMMAND:
-            raise UserError(f"{mark} was not written by {_COMMAND}. Choose another --workdir.")
-        return
-    storage.make_folders(path)
-    if set(storage.list_names(path)) - {_MARK}:
-        raise UserError(f"{path} exists and holds no experiments. Choose another --workdir.")
-    write_json(mark, {"command": _COMMAND})

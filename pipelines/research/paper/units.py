@@ -17,23 +17,45 @@ from pipelines.config import Experiment
 from pipelines.config.fields import differences
 from pipelines.data.sources.open import open_source
 from pipelines.evaluation.evaluation_step import EvaluationData
-from pipelines.research.sweeps import sweep
+from pipelines.research.lab.unit import Unit, train_once
 from pipelines.runs import manifest
 from pipelines.stored_models import model_source
 from vit_tf.files import storage
 
-RESULT, UNIT = "result.json", "unit.json"
 _BATCH = 128
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Training:
-    """One training run; its folder is an ordinary workdir.
+class StudyUnit(Unit):
+    """A unit whose folder is named after its settings.
 
     Attributes:
         name: what it is, such as "positions/none,seed=0": the begin of its folder.
+        start: the unit whose final weights it reads; None: random weights.
+        settings: what decides the result, as JSON can hold it.
+    """
+
+    name: str
+    start: "StudyUnit | None"
+    settings: dict[str, Any]
+
+    @property
+    def folder(self) -> str:
+        """The folder, relative to the one of all units."""
+        return f"{self.name}-{digest(self.settings)}"
+
+    @property
+    def needs(self) -> "tuple[StudyUnit, ...]":
+        """The units that must have run before."""
+        return () if self.start is None else (self.start,)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Training(StudyUnit):
+    """One training run; its folder is an ordinary workdir.
+
+    Attributes:
+        name, start: see `StudyUnit`.
         experiment: the `Experiment`, without `init_from`.
-        start: the training whose final weights it starts from; None: random weights.
     """
 
     name: str
@@ -46,16 +68,6 @@ class Training:
         start = None if self.start is None else self.start.folder
         return {"experiment": set_fields(self.experiment), "start": start}
 
-    @property
-    def folder(self) -> str:
-        """The folder, relative to the one of all units."""
-        return f"{self.name}-{digest(self.settings)}"
-
-    @property
-    def needs(self) -> tuple["Training", ...]:
-        """The units that must have run before."""
-        return () if self.start is None else (self.start,)
-
     def describe(self) -> str:
         """One line about it."""
         after = "" if self.start is None else f", from {self.start.name}"
@@ -65,17 +77,17 @@ class Training:
         """A result with the keys of a real one."""
         return {"loss": 1.0, "accuracy": 0.5}
 
-    def run(self, root, strategy) -> dict:
-        """Trains; returns the metrics of the last evaluation, see `sweep.train_once`."""
+    def run(self, root, devices) -> dict:
+        """Trains; see `train_once`."""
         experiment = self.experiment
         if self.start is not None:
             path = os.path.join(root, self.start.folder)
             experiment = dataclasses.replace(experiment, init_from=path)
-        return sweep.train_once(experiment, os.path.join(root, self.folder), strategy)
+        return train_once(experiment, os.path.join(root, self.folder), devices)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Measurement(abc.ABC):
+class Measurement(StudyUnit):
     """Something that is measured on the weights of a training; its fields decide the result.
 
     Attributes:
@@ -92,21 +104,14 @@ class Measurement(abc.ABC):
     data: str
     test_split: str
 
+    name = property(lambda self: f"{self.kind}/{self.of.name}")
+    start = property(lambda self: self.of)
+
     @property
     def settings(self) -> dict[str, Any]:
         """What decides the result, as JSON can hold it."""
         fields = {x.name: getattr(self, x.name) for x in dataclasses.fields(self)}
         return fields | {"of": self.of.folder}
-
-    @property
-    def folder(self) -> str:
-        """The folder, relative to the one of all units."""
-        return f"{self.kind}/{self.of.name}-{digest(self.settings)}"
-
-    @property
-    def needs(self) -> tuple[Training, ...]:
-        """The units that must have run before."""
-        return (self.of,)
 
     def describe(self) -> str:
         """One line about it."""
@@ -116,7 +121,7 @@ class Measurement(abc.ABC):
     def stand_in(self) -> dict:
         """A result with the keys of a real one."""
 
-    def run(self, root, strategy) -> dict:
+    def run(self, root, devices) -> dict:
         """Opens the model and measures; returns the numbers by name."""
         folder = os.path.join(root, self.folder)
         storage.make_folders(folder)
@@ -125,12 +130,12 @@ class Measurement(abc.ABC):
             os.path.join(folder, "manifest.json"),
             seed=self.of.experiment.seed,
             data=test.manifest(),
-            strategy=type(strategy).__name__,
+            strategy=type(devices).__name__,
         )
-        with strategy.scope():
+        with devices.scope():
             opened = model_source.find(os.path.join(root, self.of.folder)).open_model()
         try:
-            return self.measure(opened, test, strategy)
+            return self.measure(opened, test, devices)
         finally:
             keras.utils.clear_session()
 
@@ -148,9 +153,6 @@ class Measurement(abc.ABC):
 def evaluation_data(source, preprocessing) -> EvaluationData:
     """The images of a source in batches, as a model reads them."""
     return EvaluationData(source=source, preprocessing=preprocessing, batch_size=_BATCH)
-
-
-Unit = Training | Measurement
 
 
 def set_fields(experiment) -> list[str]:

@@ -2,8 +2,8 @@
 
 usage: python -m pipelines.research.planning.measure_main REQUEST
 
-REQUEST is a JSON object with the values of `measuring.Request`. Prints a JSON object: "built",
-bytes of the built model, "peak", most bytes that the model and its computation took together, and
+REQUEST is a JSON object with the values of a `MeasuredBatch`. Prints a JSON object: "built", bytes
+of the built model, "peak", most bytes that the model and its computation took together, and
 "seconds", the time of a batch in each timing. It ends with exit code `OUT_OF_MEMORY` if more than
 the allowed memory is taken.
 """
@@ -20,7 +20,7 @@ import time
 import tensorflow as tf
 
 from pipelines.distribution.strategies import make_strategy
-from pipelines.research.planning.measuring import OUT_OF_MEMORY, Request
+from pipelines.research.planning.measuring import OUT_OF_MEMORY, MeasuredBatch
 from pipelines.tasks.task import task_of
 from pipelines.training.optimization.optimizers import optimizer_of
 from pipelines.training.train_step import StepSettings, Trainer
@@ -164,7 +164,7 @@ def _measure(request):
 def main(text):
     """Prints the answer to a request."""
     try:
-        answer = _measure(Request(**json.loads(text)))
+        answer = _measure(MeasuredBatch(**json.loads(text)))
     except (MemoryError, tf.errors.ResourceExhaustedError):
         sys.exit(OUT_OF_MEMORY)
     print(json.dumps(answer))

@@ -39,7 +39,7 @@ SIZES = (64, 128, 224, 384, 512)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Request:
+class MeasuredBatch:
     """One batch of a model that is measured.
 
     Attributes:
@@ -142,10 +142,10 @@ def search(request, most, cores, compiled, measure=attempt) -> dict:
     """Searches one model at one image size.
 
     Args:
-        request: the `Request`, for any number of images.
+        request: the `MeasuredBatch`, for any number of images.
         most: largest number of images that is tried.
         cores: number of cores among which images per second are divided.
-        compiled: as for `Request.planned`.
+        compiled: as for `MeasuredBatch.planned`.
         measure: `attempt`, or a function like it.
 
     Returns:
@@ -228,14 +228,14 @@ class Search:
 
     Attributes:
         assignments: texts `path=value` for each model.
-        passes: as of a `Request`.
+        passes: as of a `MeasuredBatch`.
         dtype: the dtype policy, for the record.
         memory_gb: 1e9 bytes that a model and its computation may take; None: all that there is.
         most_images: largest number of images that is tried.
         pause: seconds before each timing.
         device: name of the device.
         cores: its number of cores: 1 of a GPU.
-        compiled: as for `Request.planned`.
+        compiled: as for `MeasuredBatch.planned`.
         timings: number of timings.
     """
 
@@ -293,7 +293,7 @@ def search_all(models, sizes, settings, on_record, known=(), measure=attempt) ->
     """
     limit = settings.memory_gb
     requests = {
-        (model, size): Request(
+        (model, size): MeasuredBatch(
             assignments=(f"model.name={model}", f"model.image_size={size}", *settings.assignments),
             images=1,
             passes=settings.passes,

@@ -7,7 +7,7 @@ from pipelines.config.names import Dtype
 from pipelines.errors import counted
 from pipelines.reports.text_table import aligned
 from pipelines.research.planning.chips import chip_table
-from pipelines.research.planning.planning import DAY, Plan, is_compiled, largest_batch
+from pipelines.research.planning.planning import DAY, Estimate, is_compiled, largest_batch
 from pipelines.training.dry_run import with_prefix
 from vit_tf import cost
 from vit_tf.config.vit import Recompute
@@ -15,11 +15,11 @@ from vit_tf.config.vit import Recompute
 _UNITS = ((DAY, "days"), (3600, "h"), (60, "min"), (1, "s"), (1e-3, "ms"), (1e-6, "us"))
 
 
-def plan_record(plan: Plan, price=None, others=()) -> dict:
+def plan_record(plan: Estimate, price=None, others=()) -> dict:
     """A plan as JSON values: times in seconds, memory in bytes, rates in images per second.
 
     Args:
-        plan: the `Plan`.
+        plan: the `Estimate`.
         price: price of a chip for an hour, or None.
         others: chips beside those of the table for which the largest batch is given.
     """

@@ -25,7 +25,7 @@ _WAYS = (
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Plan:
+class Estimate:
     """A run on a number of chips. Times are in seconds.
 
     Attributes:
@@ -135,11 +135,11 @@ class Plan:
         return self.devices * self.run_time / DAY
 
 
-def plan(experiment, config, chip, chips, assumptions, chooses_accumulation=False) -> Plan:
+def plan(experiment, config, chip, chips, assumptions, chooses_accumulation=False) -> Estimate:
     """Plans a run that fits into the memory of its devices.
 
     Args:
-        experiment, config, chip, chips, assumptions: as for `Plan`.
+        experiment, config, chip, chips, assumptions: as for `Estimate`.
         chooses_accumulation: whether `train.accumulate_steps` becomes the smallest number from its
             value on with which the run fits.
 
@@ -150,7 +150,7 @@ def plan(experiment, config, chip, chips, assumptions, chooses_accumulation=Fals
     # Both refuse what the chip lacks.
     chip.peak(experiment.model.dtype)
     groups_of(chip, chips)
-    made = Plan(
+    made = Estimate(
         experiment=experiment, config=config, chip=chip, chips=chips, assumptions=assumptions
     )
     shown = f"--chips={chips} of {chip.name}, {counted(made.devices, 'device')},"
@@ -165,14 +165,14 @@ def plan(experiment, config, chip, chips, assumptions, chooses_accumulation=Fals
 
 def plan_that_fits(
     experiment, classes, chip, chips, assumptions, fewest=False
-) -> tuple[Plan, tuple[str, ...]]:
+) -> tuple[Estimate, tuple[str, ...]]:
     """Plans a run, with other settings if it does not fit into the memory as it is.
 
     16 bits and recomputation are tried in turn, each with as few micro-batches as fit.
 
     Args:
         classes: number of classes of the model.
-        experiment, chip, chips, assumptions: as for `Plan`.
+        experiment, chip, chips, assumptions: as for `Estimate`.
         fewest: whether there may be fewer micro-batches than `train.accumulate_steps`.
 
     Returns:
@@ -198,7 +198,7 @@ def plan_that_fits(
     raise errors[0]
 
 
-def _with_smaller_batches(made) -> Plan | None:
+def _with_smaller_batches(made) -> Estimate | None:
     """The plan with the smallest number of micro-batches with which it fits, if there is one."""
     if made.config.uses_batch_statistics:  # Micro-batches would have statistics of their own.
         return None
@@ -242,7 +242,7 @@ def largest_batch(experiment, config, chip, assumptions) -> int:
     """The largest number of images that a device can process at a time; 0 if not even one fits.
 
     Args:
-        experiment, config, chip, assumptions: as for `Plan`.
+        experiment, config, chip, assumptions: as for `Estimate`.
     """
     usable = assumptions.usable_memory * chip.device_memory
     sizes = sizes_of(experiment, config, 1, is_compiled(chip))

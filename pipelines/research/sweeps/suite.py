@@ -1,39 +1,30 @@
 """Runs a suite: chooses settings if there are several, then trains each task with several seeds.
 
 Every training is an ordinary workdir, `trials/<settings>/<task>` or
-`final/<settings>/<task>,seed=<seed>`, with its result in `result.json`. The lock of the workdir is
-what a process takes, so several processes on one directory train different tasks and seeds; each
-of them waits for the others' results. `suite.json` and `suite.csv` follow from the results alone.
+`final/<settings>/<task>,seed=<seed>`, with its result in `result.json`, which a lab runs: several
+processes on one directory train different tasks and seeds, and each waits for the others' results.
+`suite.json` and `suite.csv` follow from the results alone.
 """
 
 import logging
 import os
-import time
 
-from pipelines.config.experiment import lasting_differences
 from pipelines.config.summary import summary
 from pipelines.distribution.group import current_group
 from pipelines.distribution.signals import interruptible
-from pipelines.errors import InUseError, MissingDataError, RunError, UserError, counted
+from pipelines.errors import MissingDataError, UserError, counted
 from pipelines.reports.text_table import aligned
-from pipelines.research.sweeps import suite_table, sweep
+from pipelines.research.lab.folder import OTHER_WORKDIR, changed_settings, mark
+from pipelines.research.lab.lab import RESULT, Lab
+from pipelines.research.sweeps import suite_table
+from pipelines.research.sweeps.choice import LOSS, write_tables
 from pipelines.research.sweeps.suite_plan import SuitePlan
-from pipelines.research.sweeps.sweep_table import pick
-from pipelines.runs.json_file import read_json, write_json
-from pipelines.runs.lock import LOCKS, only_writer
 from pipelines.runs.workdir import Workdir
 from vit_tf.files import storage
-from vit_tf.files.atomic_file import write_atomically
 
 _log = logging.getLogger(__name__)
 
-_RECORD, _CSV, _RESULT = "suite.json", "suite.csv", "result.json"
-_COMMAND = "pipelines.sweep --suite"
-_OTHER_WORKDIR = "Choose another --workdir."
-# Seconds between two looks at trainings of other processes.
-_POLL = 2.0
-# Two starts at the same time wait for each other: tries, and seconds between them.
-_TRIES, _RETRY = 50, 0.1
+_NAME = "suite"
 
 
 def describe(plan: SuitePlan) -> list[str]:
@@ -48,7 +39,7 @@ def describe(plan: SuitePlan) -> list[str]:
     ]
     rows, here, gone = [["task", "data", "", "trials", "final runs", "exaFLOPs"]], 0.0, 0.0
     for task in suite.tasks:
-        costs = [setting.final[task][0].flops for setting in settings]
+        costs = [setting.final[task][0].cost for setting in settings]
         cost = None
         if None not in costs:
             cost = (plan.compares * sum(costs) + plan.seeds * max(costs)) / 1e18
@@ -104,113 +95,21 @@ def run(plan: SuitePlan, path, strategy) -> dict:
     """
     check_data(plan)
     path = storage.normal(path)
-    with interruptible(), sweep.no_retracing_warnings():
+    with interruptible():
         current_group().from_chief(lambda: _begin(plan, path))
-        return _Suite(plan, path, strategy).run()
-
-
-class _Suite:
-    """A suite in its directory; arguments as for `run`."""
-
-    def __init__(self, plan, path, strategy):
-        self._plan, self._path, self._strategy = plan, path, strategy
-        self._results = {}  # By folder; a result never changes.
-        self._said = set()  # Trainings that were announced.
-        self._time_left = sweep.TimeLeft("suite")  # If this process is alone.
-
-    def run(self):
-        plan, picked = self._plan, self._plan.settings[0]
         _log.info("\n".join(describe(plan)))
-        if plan.compares:
-            trials = [[x.tuning[task] for task in plan.tasks] for x in plan.settings]
-            finals = [sum(x.final[task][0].flops for task in plan.tasks) for x in plan.settings]
-            expected = plan.seeds * sum(finals) / len(finals)  # The pick is not known yet.
-            self._complete("trial", [unit for units in trials for unit in units], expected)
-            best = pick([[self._result(unit) for unit in units] for units in trials])
-            if best is None:
-                raise RunError(
-                    "None of the settings ended with a finite loss on all tasks; see the "
-                    f"{_RESULT} files in {self._file('trials')}. Lower the learning rates."
-                )
-            picked = plan.settings[best]
-            _log.info(f"picked: {picked}")
-        finals = [unit for task in plan.tasks for unit in picked.final[task]]
-        self._complete("final run", finals)
-        record = suite_table.make_record(plan, self._results, picked)
-        if current_group().is_chief:
-            write_json(self._file(_RECORD), record)
-            content = suite_table.csv_bytes(plan, record)
-            write_atomically(self._file(_CSV), lambda file: file.write(content))
-        _log.info("\n" + suite_table.text(plan, record))
-        _log.info(f"wrote {self._file(_RECORD)} and {self._file(_CSV)}")
-        failed = [unit.folder for unit in finals if "failed" in self._result(unit)]
-        if failed:
-            raise RunError(
-                f"The loss of {len(failed)} of {len(finals)} final runs is not finite, so there is "
-                f"no mean: {', '.join(failed)}. Lower the learning rate in a new suite."
-            )
-        return record
-
-    def _complete(self, kind, units, flops_after=0):
-        """Trains units until all have a result; waits for those that other processes train.
-
-        Args:
-            kind: what a unit is called.
-            units: the `Unit`s.
-            flops_after: the cost of what follows, for the estimate of the time.
-        """
-        number = {unit.folder: index for index, unit in enumerate(units, 1)}
-        while left := [unit for unit in units if self._result(unit) is None]:
-            took = False
-            for index, unit in enumerate(left):
-                if self._result(unit) is not None:  # Another process has finished it meanwhile.
-                    took = True
-                    continue
-                title = f"{kind} {number[unit.folder]} of {len(units)}: {unit.folder}"
-                cost = sum(x.flops for x in left[index:]) + flops_after
-                took = self._train(title, unit, cost) or took
-            if not took:
-                time.sleep(_POLL)
-
-    def _train(self, title, unit, flops_left):
-        """Trains one unit; returns whether it has a result, as other processes may train it."""
-        is_new = title not in self._said
-        if is_new:
-            _log.info(f"\n{title}{self._time_left.text(flops_left)}")
-            self._said.add(title)
-        begin = time.perf_counter()
-        folder = self._file(unit.folder)
-        try:
-            result = sweep.train_once(unit.experiment, folder, self._strategy)
-        except InUseError:
-            if is_new:
-                _log.info("another process trains it")
-            return False
-        if current_group().is_chief:
-            write_json(os.path.join(folder, _RESULT), result)
-        self._time_left.add(time.perf_counter() - begin, unit.flops)
-        return True
-
-    def _result(self, unit):
-        """The result of a unit, or None; of several workers, the chief reads it for all."""
-        if unit.folder not in self._results:
-            result = current_group().from_chief(lambda: self._read_result(unit))
-            if result is None:
-                return None
-            self._results[unit.folder] = result
-        return self._results[unit.folder]
-
-    def _read_result(self, unit):
-        file = self._file(os.path.join(unit.folder, _RESULT))
-        if not storage.exists(file):
-            return None
-        result = read_json(file)
-        if not sweep.is_result(result):
-            raise UserError(f"{file} is damaged. Restore it, or delete {os.path.dirname(file)}.")
-        return result
-
-    def _file(self, name):
-        return os.path.join(self._path, name)
+        lab = Lab(path, strategy, plan.stages(), required=[LOSS])
+        picked = plan.picked(lab)
+        results, record = plan.train(lab, picked), {}
+        if picked is not None:
+            units = [*plan.trials(), *plan.finals(picked)]
+            found = dict(zip((x.folder for x in units), lab.results(units), strict=True))
+            record = suite_table.make_record(plan, found, picked)
+            content, text = suite_table.csv_of(plan, record), suite_table.text(plan, record)
+            write_tables(path, _NAME, record, content, text)
+        where = f"the {RESULT} files in {os.path.join(path, 'trials')}"
+        plan.refuse_failures(picked, results, where)
+    return record
 
 
 def _begin(plan, path):
@@ -219,40 +118,14 @@ def _begin(plan, path):
     Raises:
         UserError: if it holds something else, or trainings with other settings.
     """
-    for index in range(_TRIES):
-        try:
-            with only_writer(path):
-                _mark(plan, path)
-            break
-        except InUseError:  # Another process does the same at this moment.
-            if index == _TRIES - 1:
-                raise
-            time.sleep(_RETRY)
+    name = plan.suite.name
+    found = mark(path, f"{_NAME}.json", suite_table.COMMAND, _NAME, {"suite": name}).get("suite")
+    if found != name:
+        raise UserError(f"{path} holds the suite {found!r}, not {name}. {OTHER_WORKDIR}")
     for setting in plan.settings:
-        for unit in (
-            *setting.tuning.values(),
-            *(x for each in setting.final.values() for x in each),
-        ):
+        finals = [unit for units in setting.final.values() for unit in units]
+        for unit in (*setting.tuning.values(), *finals):
             _check_unit(unit, os.path.join(path, unit.folder), path)
-
-
-def _mark(plan, path):
-    file, own = os.path.join(path, _RECORD), {"command": _COMMAND, "suite": plan.suite.name}
-    if not storage.exists(file):
-        # A start that was killed may have left an unfinished record.
-        names = {name for name in storage.list_names(path) if not name.startswith(f"{_RECORD}.")}
-        if not names <= LOCKS:
-            raise UserError(f"{path} exists and holds no suite. {_OTHER_WORKDIR}")
-        write_json(file, own)
-        return
-    found = read_json(file)
-    if found.get("command") != _COMMAND:
-        raise UserError(f"{file} was not written by a suite. {_OTHER_WORKDIR}")
-    if found.get("suite") != plan.suite.name:
-        raise UserError(
-            f"{path} holds the suite {found.get('suite')!r}, not {plan.suite.name}. "
-            f"{_OTHER_WORKDIR}"
-        )
 
 
 def _check_unit(unit, folder, path):
@@ -260,15 +133,11 @@ def _check_unit(unit, folder, path):
     workdir = Workdir(folder)
     if not storage.exists(workdir.config):
         return
-    if workdir.starts_over() and not storage.exists(os.path.join(folder, _RESULT)):
+    if workdir.starts_over() and not storage.exists(os.path.join(folder, RESULT)):
         return  # Nothing of it is left.
-    before = workdir.read_experiment()
-    changed = lasting_differences(before, unit.experiment)
-    old, new = before.train.eval_batches, unit.experiment.train.eval_batches
-    if old != new:  # A run may change it, but results are compared.
-        changed.append(f"train.eval_batches: {old} -> {new}")
+    changed = changed_settings(workdir.read_experiment(), unit.experiment)
     if changed:
         raise UserError(
             f"{path} holds a suite with another configuration ({unit.folder}: "
-            f"{'; '.join(changed[:3])}). {_OTHER_WORKDIR}"
+            f"{'; '.join(changed[:3])}). {OTHER_WORKDIR}"
         )

@@ -6,9 +6,8 @@ import itertools
 import logging
 import os
 from collections.abc import Mapping
-from typing import Any
 
-from pipelines.config import Assignments, Experiment, Request
+from pipelines.config import Assignments, Request
 from pipelines.config.recipes import get_recipe
 from pipelines.config.recipes.fine_tuning import dropout
 from pipelines.data.protocols.suites import SUITES, TABLE_4, Suite, setting_differences
@@ -16,8 +15,15 @@ from pipelines.data.sources.open import open_split
 from pipelines.data.sources.subset import open_train_split, subset_size
 from pipelines.errors import DataError, MissingDataError, UserError
 from pipelines.evaluation.benchmarks.paper_results import merged
-from pipelines.research.sweeps.sweep_plan import folder_name, parse_grid, refuse_twins, value_at
-from pipelines.research.sweeps.sweep_table import value_text
+from pipelines.research.lab.unit import Training
+from pipelines.research.sweeps.choice import Choice, Setting
+from pipelines.research.sweeps.sweep_plan import (
+    final_trainings,
+    folder_name,
+    parse_grid,
+    refuse_twins,
+    value_at,
+)
 from pipelines.runs.workdir import Workdir, keep_later_fields
 from pipelines.training.fine_tuning import check_initial, choose
 from pipelines.training.prepare import resolve
@@ -32,54 +38,12 @@ _FIXED = ("data.name", "data.label", "data.train_split", "data.eval_split", "tas
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Unit:
-    """One training, the work that a process takes.
-
-    Attributes:
-        task: name of its task.
-        folder: its workdir, below that of the suite.
-        experiment: what to train; its splits are chosen.
-        flops: its cost; None if it depends on data that are missing.
-    """
-
-    task: str
-    folder: str
-    experiment: Experiment
-    flops: int | None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Setting:
-    """Settings that all tasks are fine-tuned with.
-
-    Attributes:
-        name: name of its folders.
-        values: the setup and the values of the grid, by path.
-        differences: a line `path: paper's -> own` for each other setting that is not the paper's,
-            with the names of the tasks unless it is all that have data.
-        tuning: by task, the training without the examples on which settings are compared.
-        final: by task, the trainings on all training examples, by seed.
-    """
-
-    name: str
-    values: dict[str, Any]
-    differences: tuple[str, ...]
-    tuning: Mapping[str, Unit]
-    final: Mapping[str, tuple[Unit, ...]]
-
-    def __str__(self):
-        return ", ".join(f"{path}={value_text(value)}" for path, value in self.values.items())
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SuitePlan:
-    """A suite with a model.
+class SuitePlan(Choice):
+    """A suite with a model; a single setting is not compared.
 
     Attributes:
         suite: the `Suite`.
         model, init_from: name of the model, and its initial weights.
-        settings: to choose from; a single one is not compared.
-        seeds: number of final trainings of each task.
         missing: the reason why a task has no data, by task.
         sources: what the data of each task are called, by task.
     """
@@ -87,8 +51,6 @@ class SuitePlan:
     suite: Suite
     model: str
     init_from: str
-    settings: tuple[Setting, ...]
-    seeds: int
     missing: Mapping[str, str]
     sources: Mapping[str, str]
 
@@ -264,10 +226,11 @@ class _Planner:
                 train, test, part = self._held_out[task]
                 data = dataclasses.replace(whole.data, train_split=train, eval_split=test)
                 tuned = dataclasses.replace(whole, data=data)
-                tuning[task] = self._unit(task, f"trials/{name}/{task}", tuned, part)
-            folder = f"final/{name}/{task},seed="
-            unit = self._unit(task, folder, whole, self._sources[task])
-            final[task] = tuple(_with_seed(unit, index) for index in range(self._seeds))
+                tuned, flops = self._resolved(tuned, part)
+                folder = f"trials/{name}/{task}"
+                tuning[task] = Training(folder=folder, experiment=tuned, cost=flops)
+            whole, flops = self._resolved(whole, self._sources[task])
+            final[task] = final_trainings(f"final/{name}/{task}", whole, self._seeds, flops)
         return Setting(
             name=name,
             values=values,
@@ -276,19 +239,19 @@ class _Planner:
             final=final,
         )
 
-    def _unit(self, task, folder, experiment, source):
+    def _resolved(self, experiment, source):
+        """The experiment as it trains, and its FLOPs; None if they depend on missing data."""
         assigned = {*self._user.values, *self._fields}
         images = None if source is None else subset_size(experiment.data, source)
         run = resolve(experiment, source, self._replicas, assigned=assigned, images=images)
         for note in run.notes:
             self._say_once(note)
         is_known = source is not None or experiment.train.epochs is None
-        flops = run.sizes.training_flops if is_known else None
         experiment = run.experiment
         if "train.eval_every" not in self._user.values:  # A test set can cost more than training.
             train = dataclasses.replace(experiment.train, eval_every=0)
             experiment = dataclasses.replace(experiment, train=train)
-        return Unit(task=task, folder=folder, experiment=experiment, flops=flops)
+        return experiment, run.sizes.training_flops if is_known else None
 
     def _differences(self, experiments, recipes, grid):
         """The settings that are not the paper's, of the experiments of tasks that have data."""
@@ -324,11 +287,3 @@ def _first_run(workdir):
             if os.path.basename(Workdir(folder).config) in names:
                 return Workdir(folder).read_experiment()
     return None
-
-
-def _with_seed(unit, index):
-    """A final training with the seed number `index`, from 0; the seed ends its folder's name."""
-    experiment = dataclasses.replace(unit.experiment, seed=unit.experiment.seed + index)
-    return dataclasses.replace(
-        unit, experiment=experiment, folder=f"{unit.folder}{experiment.seed}"
-    )

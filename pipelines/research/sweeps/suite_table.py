@@ -1,8 +1,5 @@
 """The results of a suite: the picked settings, its score, the table beside the paper's, the CSV."""
 
-import csv
-import io
-
 from pipelines.evaluation.benchmarks.paper_results import (
     comparison,
     nearest_values,
@@ -11,10 +8,16 @@ from pipelines.evaluation.benchmarks.paper_results import (
 )
 from pipelines.evaluation.vtab import GROUPS, vtab_score
 from pipelines.reports.text_table import aligned
-from pipelines.research.sweeps.sweep_table import main_value, mean_and_deviation, value_text
+from pipelines.research.sweeps.choice import (
+    NOT_FINITE,
+    csv_bytes,
+    main_value,
+    mean_and_deviation,
+    picked_table,
+)
 
+COMMAND = "pipelines.sweep --suite"
 _NO_RESULT = "-"
-_FAILED = "not finite"
 
 
 def make_record(plan, results, picked) -> dict:
@@ -22,7 +25,7 @@ def make_record(plan, results, picked) -> dict:
 
     Args:
         plan: the `SuitePlan`.
-        results: the result of each training by folder, see `sweep.train_once`.
+        results: the result of each training by folder, see `Unit.run`.
         picked: the `Setting` of the final trainings.
 
     Returns:
@@ -50,7 +53,7 @@ def make_record(plan, results, picked) -> dict:
     ]
     score = [_score(plan.suite, accuracies) for accuracies in by_seed]
     return {
-        "command": "pipelines.sweep --suite",
+        "command": COMMAND,
         "suite": plan.suite.name,
         "model": plan.model,
         "init_from": plan.init_from,
@@ -80,7 +83,7 @@ def text(plan, record) -> str:
     for name, title, is_mean in _rows(suite):
         known = record["score" if is_mean else "tasks"].get(name)
         failed = not is_mean and known and known["mean"] is None
-        own = _FAILED if failed else _percent(known)
+        own = NOT_FINITE if failed else _percent(known)
         rows.append([title, own, *_paper_cells(suite, name, is_mean, columns)])
     lines += aligned(rows)
     values = paper_values(suite.name, plan.model)
@@ -95,30 +98,28 @@ def text(plan, record) -> str:
     return "\n".join(lines)
 
 
-def csv_bytes(plan, record) -> bytes:
+def csv_of(plan, record) -> bytes:
     """Returns the table in the layout of the paper's table 9: a column for each task and mean.
 
     The rows are the seeds, their mean and standard deviation, and the paper's; all in percent.
     """
     suite, rows = plan.suite, _rows(plan.suite)
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["", *(title for _, title, _ in rows)])
+    lines = [["", *(title for _, title, _ in rows)]]
     seeds = next(iter(record["final"].values()))
     for index, row in enumerate(seeds):
         found = {x: main_value(each[index]["result"]) for x, each in record["final"].items()}
         means = _score(suite, found)
         cells = [(means if is_mean else found).get(name) for name, _, is_mean in rows]
-        writer.writerow([f"seed {row['seed']}", *map(_number, cells)])
+        lines.append([f"seed {row['seed']}", *map(_number, cells)])
     for key in ("mean", "standard_deviation"):
         found = [record["score" if x else "tasks"].get(name, {}).get(key) for name, _, x in rows]
-        writer.writerow([key.replace("_", " "), *map(_number, found)])
+        lines.append([key.replace("_", " "), *map(_number, found)])
     for model, data in _paper_columns(plan):
         found = [_paper_cells(suite, name, x, [(model, data)])[0] for name, _, x in rows]
-        writer.writerow([f"paper, table 9: {model}, {data}", *found])
+        lines.append([f"paper, table 9: {model}, {data}", *found])
     for value in () if suite.is_vtab else paper_values(suite.name, plan.model):
-        writer.writerow([f"paper: {value}", value.percent])
-    return file.getvalue().encode()
+        lines.append([f"paper: {value}", value.percent])
+    return csv_bytes(lines)
 
 
 def _score(suite, accuracies):
@@ -151,15 +152,14 @@ def _other_data(plan):
 
 def _settings_table(record):
     """Lines about the settings that were compared."""
-    paths = [*dict.fromkeys(path for row in record["settings"] for path in row["values"])]
     tasks = len(record["final"])
     of = f", mean over {tasks} tasks" if tasks > 1 else ""
-    rows = [["", *paths, f"accuracy on held-out training images{of}"]]
-    for row in record["settings"]:
-        shown = [value_text(row["values"][x]) if x in row["values"] else "" for x in paths]
-        mean = _FAILED if row["mean"] is None else f"{row['mean']:.2%}"
-        rows.append(["*" if row["values"] == record["picked"] else "", *shown, mean])
-    return [*aligned(rows), "* picked: highest accuracy, then lowest loss, then first", ""]
+    rows = [
+        (row["values"], [NOT_FINITE if row["mean"] is None else f"{row['mean']:.2%}"])
+        for row in record["settings"]
+    ]
+    header = [f"accuracy on held-out training images{of}"]
+    return [*picked_table(rows, header, record["picked"], "accuracy"), ""]
 
 
 def _rows(suite):

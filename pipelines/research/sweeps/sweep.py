@@ -5,51 +5,53 @@ the settings with the highest accuracy on it are trained again on the whole spli
 seeds; the report is the mean and the deviation of their accuracy on the evaluation split.
 
 The directory of a sweep holds an ordinary workdir for each training, `trials/<values>` and
-`final/<values>,seed=<seed>`, and the results, `sweep.json` and `sweep.csv`.
+`final/<values>,seed=<seed>`, and the results, `sweep.json` and `sweep.csv`. One process holds it.
 """
 
 import contextlib
-import datetime
-import logging
+import functools
 import os
-import time
-
-import keras
-import tensorflow as tf
 
 from pipelines.config import Experiment
-from pipelines.config.experiment import lasting_differences
 from pipelines.distribution.group import current_group
 from pipelines.distribution.signals import interruptible
-from pipelines.errors import NonFiniteError, RunError, UserError, counted
-from pipelines.research.sweeps import sweep_table
-from pipelines.research.sweeps.sweep_plan import Plan
+from pipelines.errors import UserError, counted
+from pipelines.research.lab.folder import OTHER_WORKDIR, changed_settings, read_mark
+from pipelines.research.lab.lab import Lab
+from pipelines.research.lab.unit import is_result
+from pipelines.research.sweeps.choice import (
+    LOSS,
+    NOT_FINITE,
+    csv_bytes,
+    main_value,
+    mean_and_deviation,
+    picked_table,
+    value_text,
+    write_tables,
+)
+from pipelines.research.sweeps.sweep_plan import SweepPlan
 from pipelines.runs.json_file import read_json, write_json
-from pipelines.runs.lock import LOCKS, written_by_chief
+from pipelines.runs.lock import written_by_chief
 from pipelines.runs.workdir import keep_later_fields
-from pipelines.tasks.metrics import main_metric
+from pipelines.tasks.metrics import as_text, main_metric
 from pipelines.training.dry_run import with_prefix
-from pipelines.training.train import train
 from vit_tf.files import storage
-from vit_tf.files.atomic_file import write_atomically
 
-_log = logging.getLogger(__name__)
-
-_COMMAND = "pipelines.sweep"
-_RECORD, _CSV = "sweep.json", "sweep.csv"
-_OTHER_WORKDIR = "Choose another --workdir."
+_COMMAND, _NAME = "pipelines.sweep", "sweep"
+_RECORD = f"{_NAME}.json"
 
 
-def describe(plan: Plan) -> list[str]:
+def describe(plan: SweepPlan) -> list[str]:
     """Returns lines about the trials of a sweep and their cost."""
-    total, tuning = len(plan.trials), plan.trials[0].tuning.data
-    flops = [trial.flops for trial in plan.trials]
+    total, tuning = len(plan.settings), plan.trials()[0].experiment.data
+    wholes = [setting.final[task][0] for setting in plan.settings for task in plan.tasks]
+    flops = [unit.cost or 0 for unit in wholes]
     most = sum(flops) + plan.seeds * max(flops)
     return [
         *(
-            f"trial {number} of {total}: {trial}: {counted(trial.whole.train.steps, 'step')}, "
-            f"{with_prefix(trial.flops, 'FLOPs')}"
-            for number, trial in enumerate(plan.trials, 1)
+            f"trial {number} of {total}: {setting}: "
+            f"{counted(unit.experiment.train.steps, 'step')}, {with_prefix(unit.cost, 'FLOPs')}"
+            for number, (setting, unit) in enumerate(zip(plan.settings, wholes, strict=True), 1)
         ),
         f"trials train on {tuning.train_split} and are compared on {tuning.eval_split}",
         f"final runs of the best: {plan.seeds}, on {plan.base.data.train_split}, tested on "
@@ -76,7 +78,7 @@ def with_own_fields(experiment, assignments, path) -> Experiment:
     return keep_later_fields(own, experiment, assignments)
 
 
-def run(plan: Plan, path, strategy) -> dict:
+def run(plan: SweepPlan, path, strategy) -> dict:
     """Runs a sweep, or its remaining trials, and prints its table.
 
     Args:
@@ -97,226 +99,189 @@ def run(plan: Plan, path, strategy) -> dict:
             everything is written. If another process has taken the lease of the directory.
         Interrupted: after a signal.
     """
-    with written_by_chief(path) as check, interruptible(), no_retracing_warnings():
-        return _Sweep(plan, path, strategy, check).run()
+    with written_by_chief(path) as check, interruptible():
+        return _SweepLab(plan, path, strategy, check).run()
 
 
-class _Sweep:
-    """A sweep in its locked directory; arguments as for `run`, and `check` from `only_writer`."""
+class _SweepLab(Lab):
+    """Keeps the results in `sweep.json`, of a directory that it holds.
+
+    Args:
+        plan, path, strategy: as for `run`.
+        check: from `only_writer`.
+    """
 
     def __init__(self, plan, path, strategy, check):
-        self._plan, self._path, self._strategy, self._check = plan, path, strategy, check
-        trials = [_row(trial, trial.tuning, f"trials/{trial.name}") for trial in plan.trials]
-        self._done = current_group().from_chief(lambda: _read_results(plan, trials, path))
-        self._time_left = TimeLeft("sweep")
+        super().__init__(path, strategy, plan.stages())
+        self._plan, self._check = plan, check
+        # Rows of an earlier start that have a result, by workdir.
+        self._before = current_group().from_chief(lambda: _read_results(plan, path))
+        self._rows = {}  # By workdir.
         self._record = {
             "command": _COMMAND,
             "hold_out": plan.hold_out,
             "experiment": plan.base.to_dict(),
-            "trials": [self._with_result(row) for row in trials],
+            "trials": [
+                self._row(setting, unit)
+                for setting in plan.settings
+                for unit in setting.tuning.values()
+            ],
             "final": [],
         }
 
     def run(self):
+        """Runs the sweep; returns its record."""
         plan, record = self._plan, self._record
         self._write()
-        costs = [trial.flops for trial in plan.trials]
-        final_cost = plan.seeds * sum(costs) / len(costs)  # The pick is not known yet.
-        for index, (trial, row) in enumerate(zip(plan.trials, record["trials"], strict=True)):
-            title = f"trial {index + 1} of {len(costs)}: {trial}"
-            self._train(title, row, trial.tuning, trial.flops, sum(costs[index:]) + final_cost)
-
-        results = [row["result"] for row in record["trials"]]
-        best = sweep_table.pick([[result] for result in results])
-        if best is None:
-            self._conclude()
-            raise RunError(
-                f"No trial ended with a finite loss; see {self._file(_RECORD)}. Lower the learning "
-                "rates."
-            )
-        trial = plan.trials[best]
-        record["picked"], record["metric"] = trial.values, main_metric(results[best])
-        for index in range(plan.seeds):
-            experiment = trial.final(index)
-            row = _row(trial, experiment, f"final/{trial.name},seed={experiment.seed}")
-            record["final"].append(self._with_result(row))
-        for index, row in enumerate(record["final"]):
-            title = f"final run {index + 1} of {plan.seeds}: {trial}, seed {row['seed']}"
-            left = (plan.seeds - index) * trial.flops
-            self._train(title, row, trial.final(index), trial.flops, left)
-        self._conclude()
-        if failed := [row["workdir"] for row in record["final"] if "failed" in row["result"]]:
-            raise RunError(
-                f"The loss of {len(failed)} of {plan.seeds} final runs is not finite, so there is "
-                f"no mean: {', '.join(failed)}. Lower the learning rates in a new sweep."
-            )
+        picked = plan.picked(self)
+        if picked is not None:
+            trial = self._rows[picked.tuning[plan.tasks[0]].folder]
+            record |= {"picked": picked.values, "metric": main_metric(trial["result"])}
+            record["final"] += [self._row(picked, unit) for unit in plan.finals(picked)]
+        results = plan.train(self, picked)
+        record |= mean_and_deviation(_final_values(record))
+        content, text = _csv(record), _text(record)
+        write_tables(self.root, _NAME, record, content, text, self._check)
+        plan.refuse_failures(picked, results, os.path.join(self.root, _RECORD))
         return record
 
-    def _train(self, title, row, experiment, flops, flops_left):
-        """Trains one row of the record, unless it has a result."""
-        if row["result"]:
-            _log.info(f"{title}: done before")
-            return
-        _log.info(f"\n{title}{self._time_left.text(flops_left)}")
-        begin = time.perf_counter()
-        row["result"] = train_once(experiment, self._file(row["workdir"]), self._strategy)
-        self._time_left.add(time.perf_counter() - begin, flops)
-        self._write()
+    def _row(self, setting, unit):
+        new = {
+            "values": setting.values,
+            "seed": unit.experiment.seed,
+            "split": unit.experiment.data.eval_split,
+            "workdir": unit.folder,
+            "result": None,
+        }
+        return self._rows.setdefault(unit.folder, self._before.get(unit.folder, new))
 
-    def _with_result(self, row):
-        return self._done.get(row["workdir"], row)
+    def _locked(self, unit):
+        del unit
+        return contextlib.nullcontext()
 
-    def _conclude(self):
-        record = self._record
-        record |= sweep_table.mean_and_deviation(sweep_table.final_values(record))
+    def _read(self, unit):
+        return self._rows[unit.folder]["result"]
+
+    def _keep(self, unit, result, seconds):
+        del seconds
+        self._rows[unit.folder]["result"] = result
         self._write()
-        if not current_group().is_chief:
-            return
-        self._check()
-        write_atomically(self._file(_CSV), lambda file: file.write(sweep_table.csv_bytes(record)))
-        _log.info("\n" + sweep_table.text(record))
-        _log.info(f"wrote {self._file(_RECORD)} and {self._file(_CSV)}")
 
     def _write(self):
-        if not current_group().is_chief:
-            return
-        self._check()
-        write_json(self._file(_RECORD), self._record)
-
-    def _file(self, name):
-        return os.path.join(self._path, name)
+        if current_group().is_chief:
+            self._check()
+            write_json(os.path.join(self.root, _RECORD), self._record)
 
 
-@contextlib.contextmanager
-def no_retracing_warnings():
-    """Hides TensorFlow's warning about repeated tracing: each run traces its own functions."""
-
-    def is_other(record):
-        return "triggered tf.function retracing" not in record.getMessage()
-
-    tf.get_logger().addFilter(is_other)
-    try:
-        yield
-    finally:
-        tf.get_logger().removeFilter(is_other)
-
-
-class TimeLeft:
-    """Estimates the time that is left, from the costs and times of the trainings so far.
-
-    Args:
-        what: what the trainings belong to.
-    """
-
-    def __init__(self, what):
-        self._what = what
-        self._seconds = self._flops = 0
-
-    def add(self, seconds, flops):
-        """Adds a training that has ended in this process."""
-        self._seconds += seconds
-        self._flops += flops
-
-    def text(self, flops_left) -> str:
-        """The end of a line about the next training; "" before one has ended."""
-        if not self._flops:
-            return ""
-        seconds = self._seconds / self._flops * flops_left
-        return f"  ETA of the {self._what} {datetime.timedelta(seconds=round(seconds))}"
-
-
-def _row(trial, experiment, workdir):
-    return {
-        "values": trial.values,
-        "seed": experiment.seed,
-        "split": experiment.data.eval_split,
-        "workdir": workdir,
-        "result": None,
-    }
-
-
-def train_once(experiment, workdir, strategy) -> dict:
-    """Trains one run of several in this process.
-
-    Returns:
-        The metrics of its last evaluation by name, or {"failed": the reason} after a loss that is
-        not finite.
-
-    Raises:
-        As `train`.
-    """
-    try:
-        last = train(experiment, workdir, strategy)
-    except NonFiniteError as error:
-        _log.info(f"failed: {error}")
-        return {"failed": str(error)}
-    finally:
-        # Frees the model, its optimizer and its graphs before the next run.
-        keras.utils.clear_session()
-    prefix = "eval_"
-    return {k.removeprefix(prefix): v for k, v in last.items() if k.startswith(prefix)}
-
-
-def _read_results(plan, trials, path) -> dict:
+def _read_results(plan, path) -> dict:
     """The rows of an earlier start that have a result, by workdir.
 
     Args:
         plan, path: as for `run`.
-        trials: the rows of the trials now.
 
     Raises:
         UserError: if the directory holds something other than this sweep with fewer trials.
     """
-    file = os.path.join(path, _RECORD)
-    if not storage.exists(file):
-        if not set(storage.list_names(path)) <= LOCKS:
-            raise UserError(f"{path} exists and holds no sweep. {_OTHER_WORKDIR}")
+    record = read_mark(path, _RECORD, _COMMAND, "sweep")
+    if record is None:
         return {}
-    record = read_json(file)
-    if record.get("command") != _COMMAND:
-        raise UserError(f"{file} was not written by a sweep. {_OTHER_WORKDIR}")
     try:
         rows = {row["workdir"]: row for row in [*record["trials"], *record["final"]]}
-        before = Experiment.from_stored(record["experiment"])
-        changed = lasting_differences(before, plan.base)
-        for name, old, new in (
-            ("hold_out", record["hold_out"], plan.hold_out),
-            # A run may change it, but trials are compared by the same images.
-            ("train.eval_batches", before.train.eval_batches, plan.base.train.eval_batches),
-        ):
-            if old != new:
-                changed.append(f"{name}: {old} -> {new}")
+        changed = changed_settings(Experiment.from_stored(record["experiment"]), plan.base)
+        if record["hold_out"] != plan.hold_out:
+            changed.append(f"hold_out: {record['hold_out']} -> {plan.hold_out}")
         if changed:
             raise UserError(
                 f"{path} holds a sweep with another configuration ({'; '.join(changed)}). "
-                f"{_OTHER_WORKDIR}"
+                f"{OTHER_WORKDIR}"
             )
-        now = {row["workdir"]: row for row in trials}
+        now = {unit.folder: unit.experiment.data.eval_split for unit in plan.trials()}
         for row in record["trials"]:
             _check_known(row, now.get(row["workdir"]), path)
-        if not all(is_result(row["result"]) for row in rows.values()):
+        found = {name: row for name, row in rows.items() if row["result"] is not None}
+        if not all(is_result(row["result"], [LOSS]) for row in found.values()):
             raise TypeError
     except (AttributeError, KeyError, TypeError):
+        file = os.path.join(path, _RECORD)
         raise UserError(f"{file} is damaged. Restore it, or choose another --workdir.") from None
-    return {name: row for name, row in rows.items() if row["result"]}
+    return found
 
 
-def _check_known(before, now, path):
-    if now is None:
-        values = ", ".join(f"{k}={sweep_table.value_text(v)}" for k, v in before["values"].items())
+def _check_known(before, split, path):
+    """Refuses a trial that the grid no longer has, or whose held-out part has changed."""
+    if split is None:
+        values = ", ".join(f"{k}={value_text(v)}" for k, v in before["values"].items())
         raise UserError(
             f"{path} holds a trial that --grid no longer has: {values}. Values may be added to a "
-            f"grid, but not removed. {_OTHER_WORKDIR}"
+            f"grid, but not removed. {OTHER_WORKDIR}"
         )
-    if before["split"] != now["split"]:
+    if before["split"] != split:
         raise UserError(
             f"The training data of {path} have changed: {before['split']} was held out, now it is "
-            f"{now['split']}. Restore the data, or choose another --workdir."
+            f"{split}. Restore the data, or choose another --workdir."
         )
 
 
-def is_result(result) -> bool:
-    """Whether a value that was read is a result of `train_once`, or None."""
-    if result is None or (isinstance(result, dict) and isinstance(result.get("failed"), str)):
-        return True
-    return all(type(value) in (int, float) for value in result.values()) and "loss" in result
+def _final_values(record) -> list[float | None]:
+    """The main metric of each final run; None for one that failed.
+
+    Args:
+        record: see `run`.
+    """
+    return [main_value(row["result"]) for row in record["final"]]
+
+
+def _text(record) -> str:
+    """The table of a sweep and its conclusion, as text."""
+    metric = record.get("metric", "accuracy").replace("_", " ")
+    lines = picked_table(
+        [(row["values"], _shown(row["result"])) for row in record["trials"]],
+        [f"{metric} on {record['trials'][0]['split']}", "loss"],
+        record.get("picked"),
+        metric,
+    )
+    return "\n".join([*lines, *_conclusion(record, metric)])
+
+
+def _csv(record) -> bytes:
+    """A line for each training: its stage, values, seed, evaluation split, metrics and workdir."""
+    rows = [
+        {
+            "stage": stage,
+            **{path: value_text(value) for path, value in row["values"].items()},
+            "seed": row["seed"],
+            "split": row["split"],
+            "workdir": row["workdir"],
+            **row["result"],
+        }
+        for stage, key in (("trial", "trials"), ("final", "final"))
+        for row in record[key]
+    ]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return csv_bytes([names, *([row.get(name) for name in names] for row in rows)])
+
+
+def _shown(result):
+    """The cells of the main metric and the loss."""
+    if "failed" in result:
+        return [NOT_FINITE, ""]
+    metric = main_metric(result)
+    return [as_text(metric, result[metric]), f"{result['loss']:.4f}"]
+
+
+def _conclusion(record, metric):
+    """A line about the final runs, if there are any."""
+    if not record["final"]:
+        return []
+    of_metric = functools.partial(as_text, record["metric"])
+    each = ", ".join(
+        f"{NOT_FINITE if value is None else of_metric(value)} (seed {row['seed']})"
+        for row, value in zip(record["final"], _final_values(record), strict=True)
+    )
+    line = f"{metric} on {record['final'][0]['split']} after training on the whole split: "
+    if record["standard_deviation"] is None:
+        return [line + each]
+    return [
+        f"{line}{of_metric(record['mean'])} +- {of_metric(record['standard_deviation'])}, mean and "
+        f"sample standard deviation of {each}"
+    ]

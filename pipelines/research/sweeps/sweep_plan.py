@@ -1,4 +1,4 @@
-"""The plan of a sweep: the trials of its grid, and the part of the training split it holds out."""
+"""The plan of a sweep: the settings of its grid, and the held-out part of the training split."""
 
 import dataclasses
 import functools
@@ -6,14 +6,14 @@ import itertools
 import logging
 import re
 import zlib
-from typing import Any
 
 from pipelines.config import Assignments, Experiment
 from pipelines.config.data import NAMING_FIELDS
 from pipelines.data.sources.splits import choose_splits, held_out_splits
 from pipelines.data.sources.subset import open_train_split, subset_size
 from pipelines.errors import UserError, counted
-from pipelines.research.sweeps.sweep_table import value_text
+from pipelines.research.lab.unit import Training
+from pipelines.research.sweeps.choice import Choice, Setting, value_text
 from pipelines.training.fine_tuning import check_initial
 from pipelines.training.prepare import resolve
 
@@ -37,53 +37,23 @@ _LONGEST_NAME = 200
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Trial:
-    """One combination of the values of a grid.
-
-    Attributes:
-        name: name of its folder, such as "optimizer.learning_rate=0.01,train.steps=500".
-        values: the value of each field of the grid, by path, as in config.json.
-        tuning: trains without the held-out part, and is evaluated on it.
-        whole: trains on the whole training split, and is evaluated on the evaluation split.
-        flops: cost of one of these trainings.
-    """
-
-    name: str
-    values: dict[str, Any]
-    tuning: Experiment
-    whole: Experiment
-    flops: int
-
-    def __str__(self):
-        return ", ".join(f"{path}={value_text(value)}" for path, value in self.values.items())
-
-    def final(self, index) -> Experiment:
-        """The experiment `whole` with the seed number `index`, from 0."""
-        return dataclasses.replace(self.whole, seed=self.whole.seed + index)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Plan:
-    """A sweep.
+class SweepPlan(Choice):
+    """A sweep; its settings are those of the grid, its only task is the data.
 
     Attributes:
         base: the experiment whose fields the grid changes; its splits are chosen.
         hold_out: the fraction of the training split that is held out.
-        seeds: how often the best trial is trained on the whole training split.
-        trials: in the order of the grid; the last field changes fastest.
     """
 
     base: Experiment
     hold_out: float
-    seeds: int
-    trials: tuple[Trial, ...]
 
 
 # Fewer held-out images make the choice of the best trial doubtful.
 _FEW_IMAGES = 100
 
 
-def make_plan(experiment, grid, hold_out, seeds, replicas, assigned=()) -> Plan:
+def make_plan(experiment, grid, hold_out, seeds, replicas, assigned=()) -> SweepPlan:
     """Builds and checks the experiments of a sweep.
 
     Args:
@@ -124,7 +94,7 @@ def make_plan(experiment, grid, hold_out, seeds, replicas, assigned=()) -> Plan:
     checked = set()  # Initial weights and models that fit.
     say_once = functools.cache(_log.info)  # Trials with the same steps have the same lines.
     dataclasses.replace(base, seed=base.seed + max(seeds - 1, 0))  # Checks the largest seed.
-    trials = []
+    settings, task = [], base.data.name
     for texts in itertools.product(*fields.values()):
         pairs = map("=".join, zip(fields, texts, strict=True))
         assignments = Assignments.parse(pairs, "--grid")
@@ -146,17 +116,31 @@ def make_plan(experiment, grid, hold_out, seeds, replicas, assigned=()) -> Plan:
             check_initial(whole.experiment, assignments)
             checked.add(start)
         data = dataclasses.replace(trial.data, train_split=rest, eval_split=held)
-        trials.append(
-            Trial(
-                name=folder_name(values),
+        tuned = dataclasses.replace(tuning.experiment, data=data)
+        name, flops = folder_name(values), whole.sizes.training_flops
+        settings.append(
+            Setting(
+                name=name,
                 values=values,
-                tuning=dataclasses.replace(tuning.experiment, data=data),
-                whole=whole.experiment,
-                flops=whole.sizes.training_flops,
+                tuning={task: Training(folder=f"trials/{name}", experiment=tuned, cost=flops)},
+                final={task: final_trainings(f"final/{name}", whole.experiment, seeds, flops)},
             )
         )
-    refuse_twins(trials)
-    return Plan(base=base, hold_out=hold_out, seeds=seeds, trials=tuple(trials))
+    refuse_twins(settings)
+    return SweepPlan(base=base, hold_out=hold_out, seeds=seeds, settings=tuple(settings))
+
+
+def final_trainings(folder, experiment, seeds, cost) -> tuple[Training, ...]:
+    """The trainings of an experiment with its seed, seed + 1 and so on, `seeds` or at least one."""
+    last = experiment.seed + max(seeds, 1)
+    return tuple(
+        Training(
+            folder=f"{folder},seed={seed}",
+            experiment=dataclasses.replace(experiment, seed=seed),
+            cost=cost,
+        )
+        for seed in range(experiment.seed, last)
+    )
 
 
 def parse_grid(grid) -> dict[str, list[str]]:
@@ -221,10 +205,10 @@ def folder_name(values) -> str:
     return f"{plain[:_LONGEST_NAME]}-{zlib.crc32(name.encode()):08x}"
 
 
-def refuse_twins(trials):
-    """Raises `UserError` if two trials have the same name."""
+def refuse_twins(settings):
+    """Raises `UserError` if two settings have the same name."""
     seen = set()
-    for trial in trials:
-        if trial.name in seen:
-            raise UserError(f"--grid has {trial} twice. Leave one of the equal values out.")
-        seen.add(trial.name)
+    for setting in settings:
+        if setting.name in seen:
+            raise UserError(f"--grid has {setting} twice. Leave one of the equal values out.")
+        seen.add(setting.name)

@@ -19,7 +19,7 @@ from pipelines.config.recipes.fine_tuning import CHOICES, dropout
 from pipelines.data.protocols.suites import SUITES, Suite
 from pipelines.distribution import onednn
 from pipelines.errors import EXIT_INTERRUPTED, Interrupted, RunError
-from pipelines.research.paper.units import digest, set_fields
+from pipelines.research.paper.units import StudyUnit, set_fields
 from pipelines.runs.json_file import read_json
 from pipelines.runs.workdir import Workdir
 from vit_tf.files import storage
@@ -28,7 +28,7 @@ _FEW_SHOT = re.compile(r"few_shot_(\d+)_accuracy")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Command:
+class Command(StudyUnit):
     """One command.
 
     Attributes:
@@ -77,16 +77,6 @@ class Command:
         pairs = itertools.pairwise(self.flags)
         return override(get_recipe(self.recipe), [x for flag, x in pairs if flag == "--set"])
 
-    @property
-    def folder(self) -> str:
-        """The folder, relative to the one of all units."""
-        return f"{self.name}-{digest(self.settings)}"
-
-    @property
-    def needs(self) -> tuple["Command", ...]:
-        """The units that must have run before."""
-        return () if self.start is None else (self.start,)
-
     def arguments(self, root) -> list[str]:
         """The flags with the paths below `root`."""
         own = os.path.join(root, self.folder)
@@ -118,18 +108,18 @@ class Command:
         """A result with the keys of a real one."""
         return {}
 
-    def run(self, root, target) -> dict:
+    def run(self, root, devices) -> dict:
         """Runs it in a process of its own; returns its numbers.
 
         Args:
             root: the folder of all units.
-            target: the `plans.Target` to run on.
+            devices: the `plans.Target` to run on.
 
         Raises:
             Interrupted: if the command was interrupted.
             RunError: if it failed; it has said why.
         """
-        module, more = f"pipelines.{self.module}", target.flags_of(self)
+        module, more = f"pipelines.{self.module}", devices.flags_of(self)
         command = [sys.executable, "-m", module, *self.arguments(root), *more]
         output = subprocess.PIPE if self.module == "evaluate" else None
         environment = onednn.environment_for_commands()

@@ -3,15 +3,15 @@
 import dataclasses
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
+from typing import Literal
 
 from pipelines.config.recipes import comparisons
 from pipelines.data.protocols.vtab_tasks import TASKS
 from pipelines.evaluation.benchmarks.paper_results import paper_value
 from pipelines.evaluation.vtab import GROUPS
-from pipelines.research.paper.full.commands import on_imagenet, pretrained, real, suite
-from pipelines.research.paper.full.grid import Expectation, Grid, Place
+from pipelines.research.paper.full.commands import Command, on_imagenet, pretrained, real, suite
 from pipelines.research.planning.paper_costs import TABLE_6, exaflops
 
 _FIVE_SHOTS = "few_shot_5_accuracy"
@@ -35,6 +35,49 @@ _JFT = {
     "R50+ViT-L/16": "jft_r50_vit_l16",
     "R50+ViT-L/16, 14 epochs": "jft_r50_vit_l16_14epochs",
 }
+
+
+# What is read from a command: the command, and the name of the number in its result.
+Place = tuple[Command, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Expectation:
+    """Something that the paper says of a table: some places are above others.
+
+    Attributes:
+        text: the sentence.
+        above: `((row, column), (row, column))` pairs: the first is above the second.
+    """
+
+    text: str
+    above: Sequence[tuple[tuple[str, int], tuple[str, int]]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Grid:
+    """A table of places.
+
+    Attributes:
+        title: what the numbers are.
+        columns: names of the columns.
+        rows: name -> a place for each column, or None where the paper has no number.
+        paper: the paper's numbers in percent by row, or None where it only plots them.
+        curve: name of the axis if the columns are numbers of a curve; None: no chart.
+        compares: where the paper's order is looked for: between the columns of a row, or between
+            the rows of a column.
+        costs: exaFLOPs of pre-training of each row, for a chart over them; None: no chart.
+        expected: what else the paper says of it.
+    """
+
+    title: str
+    columns: Sequence[str | int]
+    rows: Mapping[str, Sequence[Place | None]]
+    paper: Mapping[str, Sequence[float | None]] | None = None
+    curve: str | None = None
+    compares: Literal["columns", "rows"] = "columns"
+    costs: Mapping[str, float] | None = None
+    expected: Sequence[Expectation] = ()
 
 
 def _place(task, start, recipe="finetune_imagenet") -> Place:
@@ -65,6 +108,30 @@ def _percent(table, model, data, pretraining):
     return found and found.percent
 
 
+def _beside_paper(table, title, models, tasks) -> Grid:
+    """The accuracies of some models on some tasks beside those of a table of the paper.
+
+    Args:
+        table: its number.
+        title: of the grid.
+        models: name -> model and data as the paper calls them, and the recipes of pre-training and,
+            if it is another than usual, of fine-tuning on ImageNet.
+        tasks: their names.
+    """
+    return Grid(
+        title=title,
+        columns=list(models),
+        rows={
+            task: [_place(task, pretrained(x), *tuned) for _, _, x, *tuned in models.values()]
+            for task in tasks
+        },
+        paper={
+            task: [_percent(table, model, task, data) for model, data, *_ in models.values()]
+            for task in tasks
+        },
+    )
+
+
 def _table_2():
     # The models of ImageNet have larger images and averaged weights.
     models = {
@@ -72,21 +139,7 @@ def _table_2():
         "ViT-L/16 JFT": ("ViT-L/16", "JFT-300M", "jft_vit_l16_14epochs", _L16),
         "ViT-L/16 I21k": ("ViT-L/16", "ImageNet-21k", "imagenet21k_vit_l16", _L16),
     }
-    tasks = ("imagenet", "real", "cifar10", "cifar100", "pets", "flowers", "vtab")
-    return [
-        Grid(
-            title="accuracy after fine-tuning",
-            columns=list(models),
-            rows={
-                task: [_place(task, pretrained(x), tuned) for _, _, x, tuned in models.values()]
-                for task in tasks
-            },
-            paper={
-                task: [_percent("2", model, task, data) for model, data, *_ in models.values()]
-                for task in tasks
-            },
-        )
-    ]
+    return [_beside_paper("2", "accuracy after fine-tuning", models, (*_SIX, "vtab"))]
 
 
 _L16 = "finetune_imagenet_l16_512"
@@ -104,14 +157,11 @@ def _table_5():
         | {"ViT-L/16": "jft_vit_l16_14epochs", "ViT-H/14": "jft_vit_h14"},
     }
     return [
-        Grid(
-            title=f"accuracy after pre-training on {name}",
-            columns=list(models),
-            rows={
-                task: [_place(task, pretrained(recipe)) for recipe in models.values()]
-                for task in _SIX
-            },
-            paper={task: [_percent("5", model, task, name) for model in models] for task in _SIX},
+        _beside_paper(
+            "5",
+            f"accuracy after pre-training on {name}",
+            {model: (model, name, recipe) for model, recipe in models.items()},
+            _SIX,
         )
         for name, models in data.items()
     ]
@@ -220,21 +270,7 @@ def _figure_2():
 
 
 def _table_9():
-    models = _OF_VTAB
-    tasks = [f"vtab/{task}" for task in TASKS]
-    return [
-        Grid(
-            title="accuracy on VTAB",
-            columns=list(models),
-            rows={
-                task: [_place(task, pretrained(x)) for _, _, x in models.values()] for task in tasks
-            },
-            paper={
-                task: [_percent("9", model, task, data) for model, data, _ in models.values()]
-                for task in tasks
-            },
-        )
-    ]
+    return [_beside_paper("9", "accuracy on VTAB", _OF_VTAB, [f"vtab/{task}" for task in TASKS])]
 
 
 def _figure_3():

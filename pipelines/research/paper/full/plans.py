@@ -12,8 +12,7 @@ from pipelines.data.sources.subset import open_train_split
 from pipelines.errors import DataError, UserError, counted
 from pipelines.reports.text_table import aligned
 from pipelines.research.paper.full.commands import Command
-from pipelines.research.paper.full.grid import Grid
-from pipelines.research.paper.full.parts import FULL
+from pipelines.research.paper.full.parts import FULL, Grid
 from pipelines.research.planning.assumptions import Assumptions
 from pipelines.research.planning.chips import find_chip
 from pipelines.research.planning.paper_costs import TABLE_2, TABLE_6
@@ -211,8 +210,7 @@ def describe(name, root, target: Target) -> list[str]:
     where = f"{counted(target.chips, 'chip')} of {target.chip}"
     lines = [f"{name} on {where}: {counted(len(every), 'command')}, with settings that fit there"]
     lines += [f"  {x.line(root, target.flags(costs.get(x)))}" for x in every]
-    total = sum(found.core_days for found in costs.values() if found)
-    missing = dict.fromkeys(data for command in every for data in missing_data(command))
+    total, _, missing = summary(name, target)
     lines += ["", *aligned(rows), f"together at most {total:,.0f} core-days of {target.chip}"]
     lines += [f"does not fit: {text}" for text in unfit]
     lines += _of_paper(name)

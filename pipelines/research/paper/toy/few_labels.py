@@ -1,7 +1,7 @@
 """E2: pre-training with labels or by masked patches, when labels are few (section 4.6)."""
 
 from pipelines.config import override
-from pipelines.research.paper.findings import Cell, Claim, Findings, Reading, Table, cell, points
+from pipelines.research.paper.findings import Cell, Claim, Findings, Table, cell, points
 from pipelines.research.paper.measurements import FewShotTest
 from pipelines.research.paper.study import PLAIN, Study, pick, rates_text, seeded, settings, slug
 from pipelines.research.paper.toy.digits import HELD_OUT, POOL, TEST
@@ -65,14 +65,9 @@ def _run(lab):
         for way, start in starts.items()
     }
     frozen = {way: _few_shot(lab, way, start) for way, start in starts.items()}
-    columns = list(SHOTS)
-    tables = [
-        Table(title=title, columns=columns, rows=rows, reference=SCRATCH, curve=curve)
-        for title, rows, curve in (
-            ("few-shot accuracy of frozen features", frozen, "labels of each class"),
-            ("accuracy after fine-tuning", tuned, "labels of each class"),
-        )
-    ]
+    shown = {"few-shot accuracy of frozen features": frozen, "accuracy after fine-tuning": tuned}
+    fields = {"columns": list(SHOTS), "reference": SCRATCH, "curve": "labels of each class"}
+    tables = [Table(title=title, rows=rows, **fields) for title, rows in shown.items()]
     return Findings(tables, _claims(tables), [f"with 5 labels: {rates_text(best)}", _HISTORY])
 
 
@@ -142,15 +137,9 @@ def _few_shot(lab, way, start):
         )
         for training in start
     ]
-    found = lab.results(units)
+    pairs = list(zip(units, lab.results(units), strict=True))
     return [
-        Cell(
-            tuple(
-                Reading(unit.folder, key, result[key])
-                for unit, result in zip(units, found, strict=True)
-                for key in [unit.key(shots, unit.seeds[0])]
-            )
-        )
+        Cell(tuple(reading for unit, result in pairs for reading in unit.readings(result, shots)))
         for shots in SHOTS
     ]
 

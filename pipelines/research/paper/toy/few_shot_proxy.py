@@ -3,16 +3,7 @@
 from scipy import stats
 
 from pipelines.config import override
-from pipelines.research.paper.findings import (
-    Cell,
-    Chart,
-    Claim,
-    Findings,
-    Point,
-    Reading,
-    Table,
-    cell,
-)
+from pipelines.research.paper.findings import Cell, Chart, Claim, Findings, Point, Table, cell
 from pipelines.research.paper.measurements import FewShotTest
 from pipelines.research.paper.study import Study, seeded, slug
 from pipelines.research.paper.toy.digits import POOL, TEST
@@ -64,7 +55,8 @@ def _run(lab):
         for start in starts.values()
     ]
     few = [
-        _few_shot(unit, result) for unit, result in zip(frozen, lab.results(frozen), strict=True)
+        Cell(unit.readings(result, _SHOTS))
+        for unit, result in zip(frozen, lab.results(frozen), strict=True)
     ]
     tuned = [
         cell([unit], [result]) for unit, result in zip(tunings, lab.results(tunings), strict=True)
@@ -109,11 +101,6 @@ def _correlation(x, y):
     if len(set(x)) == 1 or len(set(y)) == 1:
         return 0.0
     return float(stats.spearmanr(x, y).statistic)
-
-
-def _few_shot(unit, result):
-    keys = [unit.key(_SHOTS, choice) for choice in _CHOICES]
-    return Cell(tuple(Reading(unit.folder, key, result[key]) for key in keys))
 
 
 FEW_SHOT_PROXY = Study(

@@ -30,24 +30,13 @@ def _run(lab):
         for size, units in by_size.items()
     }
     most = data_size.SIZES[-1]
+    of_most, end = {arm: cells[arm, most] for arm in trained}, f"{most:,} training images"
+    shifts, shuffles = image_changes.SHIFTS, ("accuracy", *image_changes.SHUFFLES)
     tables = [
-        _table(
-            f"agreement with the unshifted image, {most:,} training images",
-            {arm: cells[arm, most] for arm in trained},
-            image_changes.SHIFTS,
-            curve="pixels",
-        ),
-        _table(
-            f"accuracy with shuffled squares, {most:,} training images",
-            {arm: cells[arm, most] for arm in trained},
-            ("accuracy", *image_changes.SHUFFLES),
-        ),
+        _table(f"agreement with the unshifted image, {end}", of_most, shifts, curve="pixels"),
+        _table(f"accuracy with shuffled squares, {end}", of_most, shuffles),
         *(
-            _table(
-                f"accuracy under {kind}, {most:,} training images",
-                {arm: cells[arm, most] for arm in trained},
-                ("accuracy", *changes),
-            )
+            _table(f"accuracy under {kind}, {end}", of_most, ("accuracy", *changes))
             for kind, changes in image_changes.CORRUPTIONS.items()
         ),
         _table(
@@ -57,7 +46,7 @@ def _run(lab):
             reference=None,
         ),
     ]
-    return Findings(tables, _claims({arm: cells[arm, most] for arm in trained}), [rates])
+    return Findings(tables, _claims(of_most), [rates])
 
 
 def _cells(lab, units):

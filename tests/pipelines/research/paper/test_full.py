@@ -11,13 +11,13 @@ import pytest
 from pipelines.config import override, recipes
 from pipelines.config.recipes import RECIPES
 from pipelines.errors import RunError, UserError
+from pipelines.research.lab.lab import Stage
 from pipelines.research.paper import catalog
 from pipelines.research.paper.findings import Cell, Reading, Table
 from pipelines.research.paper.full import commands, parts, plans, results
 from pipelines.research.paper.full.commands import Command, on_imagenet, pretrained, real, suite
-from pipelines.research.paper.full.grid import Grid
-from pipelines.research.paper.full.parts import FULL
-from pipelines.research.paper.lab import Expected, Lab, Listing
+from pipelines.research.paper.full.parts import FULL, Grid
+from pipelines.research.paper.session import Listing, StudyLab
 from pipelines.research.planning.paper_costs import TABLE_2, TABLE_6
 from pipelines.runs.workdir import Workdir
 from pipelines.training.prepare import check_step
@@ -307,8 +307,7 @@ def test_a_small_table_runs_and_is_read(tmp_path, monkeypatch):
     )
     monkeypatch.setitem(parts.FULL, "small", lambda: [grid])
     target = plans.Target("h100", 1, ("--strategy=one_device",))
-    lab = Lab(tmp_path, target, {"small": Expected(3, None)})
-    lab.begin("small")
+    lab = StudyLab(tmp_path, target, {"small": Stage(3, None)})
     findings = results.run(lab, "small")
     pretraining, sweep, evaluation = (cell.mean for cell in findings.tables[0].rows["x"])
     with open(os.path.join(tmp_path, begin.folder, "metrics.jsonl")) as file:

@@ -14,6 +14,7 @@ from pipelines.data.sources.open import open_source
 from pipelines.errors import RunError, UserError
 from pipelines.evaluation import few_shot_report
 from pipelines.evaluation.few_shot import Strength
+from pipelines.research.lab import unit as lab_unit
 from pipelines.research.paper import catalog, session
 from pipelines.research.paper.findings import (
     Cell,
@@ -38,7 +39,6 @@ from pipelines.research.paper.toy import (
     positions,
 )
 from pipelines.research.paper.units import Training
-from pipelines.research.sweeps import sweep
 from pipelines.runs.json_file import read_json
 from pipelines.runs.workdir import Workdir
 from pipelines.stored_models import model_source
@@ -99,7 +99,7 @@ def test_every_number_leads_to_its_run(ran):
 def test_a_second_start_runs_nothing_and_writes_the_same(ran, monkeypatch):
     before = {name: (ran / name).read_bytes() for name in WRITTEN}
     _shrink(monkeypatch)
-    monkeypatch.setattr(sweep, "train", lambda *_: pytest.fail("it trains again"))
+    monkeypatch.setattr(lab_unit, "train", lambda *_: pytest.fail("it trains again"))
     with pytest.raises(RunError):
         session.run([positions.POSITIONS], ran, one_device())
     assert before == {name: (ran / name).read_bytes() for name in before}
@@ -226,7 +226,7 @@ class _Constant:
     """A unit without a run."""
 
     name = folder = "constant"
-    needs = ()
+    cost, needs = None, ()
     settings = None
 
     def describe(self):

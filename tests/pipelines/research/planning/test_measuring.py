@@ -13,7 +13,7 @@ from tests.pipelines.process import run_module
 from vit_tf import cost
 
 TINY = ("model.name=ViT-Ti/16", "model.image_size=16", "model.layers=1")
-REQUEST = measuring.Request(
+REQUEST = measuring.MeasuredBatch(
     assignments=TINY, images=2, passes="inference", timings=3, pause=0.01, classes=10
 )
 

@@ -9,7 +9,7 @@ from pipelines.data import throughput
 from pipelines.errors import UserError
 from pipelines.research.planning.assumptions import Assumptions
 from pipelines.research.planning.chips import find_chip
-from pipelines.research.planning.measuring import Request, attempt
+from pipelines.research.planning.measuring import MeasuredBatch, attempt
 from pipelines.research.planning.planning import largest_batch, plan, plan_that_fits
 from tests.pipelines.research.planning.chips import CHIP
 from tests.tolerances import PLANNED_MEMORY
@@ -213,7 +213,7 @@ def test_assumptions_that_make_no_sense(values, message):
 )
 def test_memory_is_that_of_a_real_run(model):
     """The peak that two steps of 16 images add to the built model, in a process of its own."""
-    request = Request(
+    request = MeasuredBatch(
         assignments=(f"model.name={model}", "model.image_size=224"),
         images=16,
         passes="training",

@@ -2,15 +2,15 @@
 
 Usage: python -m tests.pipelines.research.sweeps.killed_suite PATH SECONDS
 
-Each training holds the lock of its workdir and takes some seconds, as `train` does.
+Each training takes some seconds.
 """
 
 import sys
 import time
 
 from pipelines.data.sources import subset
-from pipelines.research.sweeps import suite, suite_plan, sweep
-from pipelines.runs.lock import only_writer
+from pipelines.research.lab import lab, unit
+from pipelines.research.sweeps import suite, suite_plan
 from tests.pipelines.research.sweeps import suites
 from tests.pipelines.tiny import one_device
 
@@ -19,12 +19,11 @@ def main(path, seconds):
     trainings = suites.Trainings(path, suites.of_vtab)
 
     def train(experiment, workdir, strategy):
-        with only_writer(workdir):
-            time.sleep(seconds)
-            return trainings(experiment, workdir, strategy)
+        time.sleep(seconds)
+        return trainings(experiment, workdir, strategy)
 
     subset.open_split = suite_plan.open_split = suites.open_as_source
-    sweep.train, suite._POLL = train, 0.05
+    unit.train, lab._POLL = train, 0.05
     plan = suites.plan_of("vtab", init_from=suites.L16, seeds=1)
     suite.run(plan, path, one_device())
 

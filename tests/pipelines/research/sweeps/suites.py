@@ -1,12 +1,11 @@
 """Plans of suites, and what takes the place of their data and of their trainings."""
 
 import os
-import threading
 
 from pipelines.config import Assignments, Request
 from pipelines.data.protocols.vtab_tasks import TASKS
 from pipelines.data.sources import subset
-from pipelines.errors import InUseError, MissingDataError, NonFiniteError
+from pipelines.errors import MissingDataError, NonFiniteError
 from pipelines.research.sweeps import suite_plan
 from pipelines.runs.workdir import Workdir
 
@@ -69,22 +68,14 @@ class Trainings:
     Args:
         path: directory of the suite.
         accuracy: function of `(stage, task, seed, learning rate)`; NaN is a run that fails.
-        busy: folders that another process trains at the first attempt; `at_busy(folder)` is called.
     """
 
-    def __init__(self, path, accuracy, busy=(), at_busy=None):
-        self.path, self.accuracy, self.at_busy = path, accuracy, at_busy
-        self.busy, self.calls = set(busy), []
-        self._lock = threading.Lock()
+    def __init__(self, path, accuracy):
+        self.path, self.accuracy, self.calls = path, accuracy, []
 
     def __call__(self, experiment, workdir, strategy):
         folder = os.path.relpath(workdir, self.path)
-        with self._lock:
-            if folder in self.busy:
-                self.busy.discard(folder)
-                self.at_busy(folder)
-                raise InUseError(f"{workdir} is in use by process 7 on far.")
-            self.calls.append(folder)
+        self.calls.append(folder)
         Workdir(workdir).create(experiment)
         stage, _, name = folder.split(os.sep)
         rate = experiment.optimizer.learning_rate

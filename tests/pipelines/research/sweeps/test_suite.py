@@ -6,15 +6,15 @@ import json
 import os
 import re
 import statistics
-import threading
 
+import keras
 import pytest
 
 from pipelines.data.protocols.vtab_tasks import TASKS
 from pipelines.errors import Interrupted, RunError, UserError
 from pipelines.evaluation.vtab import GROUPS
-from pipelines.research.sweeps import suite, sweep
-from pipelines.runs.lock import only_writer
+from pipelines.research.lab import lab, unit
+from pipelines.research.sweeps import suite
 from tests.pipelines.research.sweeps import suites
 from tests.pipelines.research.sweeps.suites import L16, RATE, plan_of
 from tests.pipelines.tiny import one_device
@@ -41,9 +41,9 @@ def train(monkeypatch, path):
 
     def replace(accuracy, **options):
         trainings = suites.Trainings(path, accuracy, **options)
-        monkeypatch.setattr(sweep, "train", trainings)
-        monkeypatch.setattr(sweep.keras.utils, "clear_session", lambda: None)
-        monkeypatch.setattr(suite, "_POLL", 0.01)
+        monkeypatch.setattr(unit, "train", trainings)
+        monkeypatch.setattr(keras.utils, "clear_session", lambda: None)
+        monkeypatch.setattr(lab, "_POLL", 0.01)
         return trainings
 
     return replace
@@ -84,7 +84,7 @@ def test_vtab_is_every_task_with_every_seed(path, train, logged):
     assert record["missing"] == {} and record["picked"] == {RATE: 0.01}
 
     out = logged.take()
-    assert "\nfinal run 57 of 57: " in out and "ETA of the suite 0:00:0" in out
+    assert "\nfinal run 57 of 57: " in out and "ETA of all runs 0:00:0" in out
     # Beside both rows of table 9 about this model.
     table = squeezed(out)
     assert "here: ViT-L/16 ViT-L/16, JFT-300M ViT-L/16, ImageNet-21k\n" in table
@@ -197,68 +197,13 @@ def test_an_interrupted_suite_goes_on(path, train):
         assert (fresh / name).read_bytes() == (path / name).read_bytes()
 
 
-def test_a_training_of_another_process_is_skipped_and_waited_for(path, train, logged):
-    """The other process finishes one training, and dies in the other."""
-    plan = vtab_plan(seeds=1)
-    units = [units[0] for units in plan.settings[0].final.values()]
-    finished, died = units[0].folder, units[5].folder
-
-    def at_busy(folder):
-        if folder == finished:
-            os.makedirs(path / folder)
-            result = {"accuracy": 1.0, "loss": 0.0}
-            (path / folder / "result.json").write_text(json.dumps(result))
-
-    trainings = train(suites.of_vtab, busy=[finished, died], at_busy=at_busy)
-    record = run(plan, path)
-    assert finished not in trainings.calls and trainings.calls[-1] == died
-    assert len(trainings.calls) == 18 and record["tasks"]["caltech101"]["mean"] == 1.0
-    assert logged.take().count("another process trains it\n") == 2
-
-
-def test_two_processes_train_different_units(path, train):
-    """Threads stand for them: each training holds the lock of its workdir, as `train` does."""
-    plan, taken, records, answers = vtab_plan(seeds=2), [], [], {}
-    trainings = train(suites.of_vtab)
-    both = threading.Barrier(2)
-
-    def locked(experiment, workdir, strategy):
-        with only_writer(workdir):
-            if os.path.exists(os.path.join(workdir, "config.json")):
-                # The other has just finished it; `train` answers without training.
-                return answers[workdir]
-            taken.append(os.path.relpath(workdir, path))
-            if len(taken) < 3:
-                both.wait(30)  # Both are inside a training at the same time.
-            answers[workdir] = trainings(experiment, workdir, strategy)
-            return answers[workdir]
-
-    sweep.train = locked  # The fixture restores it.
-    threads = [threading.Thread(target=lambda: records.append(run(plan, path))) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert len(records) == 2 and records[0] == records[1]
-    assert sorted(taken) == sorted(set(taken)) and len(taken) == 38
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "text"),
-    [
-        ("notes.txt", "mine", "exists and holds no suite"),
-        ("sweep.json", "{}", "exists and holds no suite"),
-        ("suite.json", "{}", "was not written by a suite"),
-        ("suite.json", '{"command": "pipelines.sweep --suite", "suite": "pets"}', "suite 'pets'"),
-    ],
-)
-def test_other_directories_are_refused_untouched(path, train, name, content, text):
-    trainings = train(suites.of_vtab)
+def test_another_suite_is_refused_untouched(path, train):
+    trainings, content = train(suites.of_vtab), '{"command": "pipelines.sweep --suite", "suite": 1}'
     path.mkdir()
-    (path / name).write_text(content)
-    with pytest.raises(UserError, match=text):
+    (path / "suite.json").write_text(content)
+    with pytest.raises(UserError, match="holds the suite 1, not vtab"):
         run(vtab_plan(), path)
-    assert os.listdir(path) == [name] and (path / name).read_text() == content
+    assert os.listdir(path) == ["suite.json"] and (path / "suite.json").read_text() == content
     assert trainings.calls == []
 
 

@@ -102,7 +102,7 @@ def test_vtab_has_one_setting_for_all_tasks():
     # 2 FLOPs for each multiply-add, three times the forward pass.
     (unit, *_) = setting.final["cifar100"]
     macs = 55.484e9 - 1000 * 768 + 100 * 768
-    assert unit.flops == pytest.approx(6 * macs * 512 * 2500, rel=1e-4)
+    assert unit.cost == pytest.approx(6 * macs * 512 * 2500, rel=1e-4)
 
 
 def test_the_search_of_vtab(monkeypatch):
@@ -180,7 +180,7 @@ def test_missing_data_are_a_gap(monkeypatch, command):
     assert list(plan.missing) == gone and not set(plan.tasks) & set(gone)
     lines = suite.describe(plan)
     (row,) = [line.split() for line in lines if line.startswith("clevr_count")]
-    each = plan.settings[0].final["clevr_count"][0].flops / 1e18
+    each = plan.settings[0].final["clevr_count"][0].cost / 1e18
     assert row == ["clevr_count", "clevr:3.*.*", "missing", "0", "2", f"{2 * each:.4g}"]
     assert "no data of sun397, which is left out: sun397/tfds:4.*.* is not prepared." in lines
     # Under half a percent of the cost is that of the heads.

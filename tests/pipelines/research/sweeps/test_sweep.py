@@ -13,6 +13,8 @@ import pytest
 
 import vit_tf
 from pipelines.errors import Interrupted, RunError, UserError
+from pipelines.research.lab import unit
+from pipelines.research.lab.lab import Lab
 from pipelines.research.sweeps import sweep
 from pipelines.runs.workdir import Workdir
 from tests.pipelines.process import assert_user_error, run_module
@@ -35,9 +37,9 @@ def train(monkeypatch, tmp_path):
 
     def replace(accuracies, losses=None):
         trainings = sweeps.Trainings(tmp_path / "sweep", accuracies, losses)
-        monkeypatch.setattr(sweep, "train", trainings)
+        monkeypatch.setattr(unit, "train", trainings)
         # There is no model to free, and a garbage collection takes half a second.
-        monkeypatch.setattr(sweep.keras.utils, "clear_session", lambda: None)
+        monkeypatch.setattr(keras.utils, "clear_session", lambda: None)
         return trainings
 
     return replace
@@ -63,9 +65,9 @@ def test_the_protocol(tmp_path, train, logged):
     assert record["standard_deviation"] == pytest.approx((21 / 576) ** 0.5, abs=1e-15)
     assert json.loads((tmp_path / "sweep/sweep.json").read_text()) == record
     out = logged.take()
-    assert f"\ntrial 1 of 3: {RATE}=0.01\n" in out
-    assert f"\ntrial 2 of 3: {RATE}=0.02  ETA of the sweep 0:00:0" in out
-    assert f"\nfinal run 3 of 3: {RATE}=0.02, seed 2  ETA of the sweep " in out
+    assert f"\ntrial 1 of 3: trials/{RATE}=0.01\n" in out
+    assert f"\ntrial 2 of 3: trials/{RATE}=0.02  ETA of all runs 0:00:0" in out
+    assert f"\nfinal run 3 of 3: final/{RATE}=0.02,seed=2  ETA of all runs " in out
     assert (
         "   optimizer.learning_rate  accuracy on train[1167:1297]  loss\n"
         "   0.01                     50.00%                        1.0000\n"
@@ -105,7 +107,7 @@ def test_failed_trials_are_listed_and_not_picked(tmp_path, train, logged):
 def test_without_a_result_the_sweep_fails(tmp_path, train, logged):
     nan = float("nan")
     train({0.01: nan, 0.02: nan, 0.03: nan})
-    with pytest.raises(RunError, match="No trial ended with a finite loss"):
+    with pytest.raises(RunError, match="None of the settings ended with a finite loss"):
         sweep.run(plan_of(RATES), tmp_path / "sweep", one_device())
     assert logged.take().count("not finite\n") == 3
     train(GOOD | {(0.02, 1): nan})
@@ -130,14 +132,14 @@ def test_an_interrupted_sweep_goes_on(tmp_path, train, monkeypatch, stop):
     trainings = train(GOOD)
     handler = signal.getsignal(signal.SIGTERM)
     if isinstance(stop, signal.Signals):
-        text = sweep.TimeLeft.text
+        time_left = Lab._time_left
 
-        def interrupted(self, left):
+        def interrupted(lab):
             if len(trainings.calls) == 1:
                 os.kill(os.getpid(), stop)
-            return text(self, left)
+            return time_left(lab)
 
-        monkeypatch.setattr(sweep.TimeLeft, "text", interrupted)
+        monkeypatch.setattr(Lab, "_time_left", interrupted)
     else:
         trainings.accuracies = GOOD | {0.02: stop}
     with pytest.raises(Interrupted, match="saved step 3|Start the same command again to go on"):
@@ -225,7 +227,7 @@ def test_changed_data_are_refused(tmp_path, train):
     ("name", "content", "text"),
     [
         ("notes.txt", "mine", "holds no sweep"),
-        ("sweep.json", "{}", "was not written by a sweep"),
+        ("sweep.json", "{}", "was not written by pipelines.sweep"),
         ("sweep.json", "[]", "sweep.json"),
         ("sweep.json", '{"command": "pipelines.sweep"}', "is damaged"),
         ("sweep.json", '{"command": "pipelines.sweep", "trials": [3], "final": []}', "is damaged"),
@@ -332,7 +334,7 @@ def finished(tmp_path_factory):
     """A real sweep of two trials and one final run, and the live models before each training."""
     path, live = tmp_path_factory.mktemp("finished") / "sweep", []
     plan = plan_of(f"{RATE}=0.01,0.02", seeds=1, settings=SHORT)
-    original = sweep.train
+    original = unit.train
     keras.utils.clear_session()  # Frees what earlier tests have left.
 
     def train(*arguments):
@@ -340,7 +342,7 @@ def finished(tmp_path_factory):
         return original(*arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sweep, "train", train)
+        patch.setattr(unit, "train", train)
         with without_compiling():
             record = sweep.run(plan, path, one_device())
     return path, record, live

@@ -9,10 +9,20 @@ from pipelines.data.exclusion import exclusion
 from pipelines.data.sources.open import open_source
 from pipelines.data.sources.splits import held_out_splits
 from pipelines.errors import UserError
-from pipelines.research.sweeps import sweep_table
+from pipelines.research.sweeps import choice
 from pipelines.runs.json_file import write_json
 from tests.pipelines.research.sweeps import sweeps
 from tests.pipelines.research.sweeps.sweeps import RATE, RATES, plan_of
+
+
+def tuning(trial):
+    """The experiment of a trial."""
+    return trial.tuning["digits"].experiment
+
+
+def whole(trial):
+    """The experiment of the first final run with the settings of a trial."""
+    return trial.final["digits"][0].experiment
 
 
 @pytest.fixture(scope="module")
@@ -23,24 +33,24 @@ def initial(tmp_path_factory):
 def test_a_grid_of_several_fields(tmp_path, initial):
     """The last field changes fastest; a value with commas is in parentheses."""
     plan = plan_of(f"{RATE}=0.01,2e-2", "data.crop_area=(0.5,1),(0.8,1.0)", "train.steps=12")
-    assert [str(trial) for trial in plan.trials][:2] == [
+    assert [str(trial) for trial in plan.settings][:2] == [
         f"{RATE}=0.01, data.crop_area=(0.5,1.0), train.steps=12",
         f"{RATE}=0.01, data.crop_area=(0.8,1.0), train.steps=12",
     ]
-    assert [trial.whole.optimizer.learning_rate for trial in plan.trials] == [
+    assert [whole(trial).optimizer.learning_rate for trial in plan.settings] == [
         0.01,
         0.01,
         0.02,
         0.02,
     ]
-    assert [trial.whole.data.crop_area[0] for trial in plan.trials] == [0.5, 0.8, 0.5, 0.8]
-    names = [trial.name for trial in plan.trials]
+    assert [whole(trial).data.crop_area[0] for trial in plan.settings] == [0.5, 0.8, 0.5, 0.8]
+    names = [trial.name for trial in plan.settings]
     assert len(set(names)) == 4 and not any(set("()/ ") & set(name) for name in names)
-    twice = plan_of("train.steps=12,24").trials
-    assert twice[1].flops == 2 * twice[0].flops
+    twice = plan_of("train.steps=12,24").settings
+    assert twice[1].tuning["digits"].cost == 2 * twice[0].tuning["digits"].cost
     other = tmp_path / initial.name
     shutil.copy(initial, other)
-    names = [trial.name for trial in plan_of(f"init_from={initial},{other}").trials]
+    names = [trial.name for trial in plan_of(f"init_from={initial},{other}").settings]
     assert len(set(names)) == 2 and max(map(len, names)) < 250 and "/" not in "".join(names)
 
 
@@ -60,7 +70,7 @@ def test_the_pick(results, best):
         dict(zip(("accuracy", "loss"), result, strict=True)) if result else {"failed": "why"}
         for result in results
     ]
-    assert sweep_table.pick([[result] for result in found]) == best
+    assert choice.pick([[result] for result in found]) == best
 
 
 def test_the_pick_of_groups():
@@ -69,7 +79,7 @@ def test_the_pick_of_groups():
     def results(*pairs):
         return [{"accuracy": accuracy, "loss": loss} for accuracy, loss in pairs]
 
-    failed, pick = {"failed": "The loss is not finite."}, sweep_table.pick
+    failed, pick = {"failed": "The loss is not finite."}, choice.pick
     assert pick([results((1.0, 1), (0.0, 1)), results((0.6, 2), (0.5, 2))]) == 1
     assert pick([results((0.5, 1.0), (0.5, 0.4)), results((0.0, 0.2), (1.0, 1.0))]) == 1
     assert pick([[*results((1.0, 0.1)), failed], results((0.1, 1), (0.1, 1))]) == 1
@@ -78,27 +88,27 @@ def test_the_pick_of_groups():
 
 def test_statistics_are_those_of_the_library():
     values = np.random.default_rng(0).uniform(size=5).tolist()
-    found = sweep_table.mean_and_deviation(values)
+    found = choice.mean_and_deviation(values)
     assert found["mean"] == pytest.approx(np.mean(values))
     assert found["standard_deviation"] == pytest.approx(np.std(values, ddof=1))
-    one = sweep_table.mean_and_deviation(values[:1])
+    one = choice.mean_and_deviation(values[:1])
     assert one == {"mean": values[0], "standard_deviation": None}
     unknown = {"mean": None, "standard_deviation": None}
-    assert sweep_table.mean_and_deviation([]) == unknown
-    assert sweep_table.mean_and_deviation([*values, None]) == unknown
+    assert choice.mean_and_deviation([]) == unknown
+    assert choice.mean_and_deviation([*values, None]) == unknown
 
 
 def test_trials_train_on_a_part_of_what_is_left():
     """The held-out examples stay all; epochs are those of the part."""
     settings = ("schedule.warmup_steps=0",)
     plan = plan_of("data.fraction=0.1,0.2", "train.epochs=4", settings=settings)
-    for trial, tuning, whole in zip(plan.trials, (117, 233), (130, 259), strict=True):
-        assert trial.tuning.data.eval_split == "train[1167:1297]"
-        assert trial.tuning.data.fraction == trial.whole.data.fraction
-        assert trial.tuning.train.steps == 4 * tuning // 16
-        assert trial.whole.train.steps == 4 * whole // 16
-    (trial,) = plan_of("data.per_class=8", "train.epochs=4", settings=settings).trials
-    assert trial.tuning.train.steps == trial.whole.train.steps == 20
+    for trial, part, total in zip(plan.settings, (117, 233), (130, 259), strict=True):
+        assert tuning(trial).data.eval_split == "train[1167:1297]"
+        assert tuning(trial).data.fraction == whole(trial).data.fraction
+        assert tuning(trial).train.steps == 4 * part // 16
+        assert whole(trial).train.steps == 4 * total // 16
+    (trial,) = plan_of("data.per_class=8", "train.epochs=4", settings=settings).settings
+    assert tuning(trial).train.steps == whole(trial).train.steps == 20
     with pytest.raises(UserError, match="data.fraction=0.0001 of the 1,297 examples of digits"):
         plan_of("data.fraction=0.0001,1")
 
@@ -108,11 +118,11 @@ def test_trials_leave_out_what_training_leaves_out(tmp_path):
     path, source = tmp_path / "list.json", open_source("digits", "train")
     write_json(path, exclusion(source, [*range(100), *range(1200, 1220)]))
     settings = ("schedule.warmup_steps=0", f"data.exclude={path}")
-    (trial,) = plan_of("train.epochs=4", settings=settings).trials
-    assert trial.tuning.data.exclude == trial.whole.data.exclude == str(path)
-    assert trial.tuning.data.eval_split == "train[1167:1297]"
-    assert trial.tuning.train.steps == 4 * (1167 - 100) // 16
-    assert trial.whole.train.steps == 4 * (1297 - 120) // 16
+    (trial,) = plan_of("train.epochs=4", settings=settings).settings
+    assert tuning(trial).data.exclude == whole(trial).data.exclude == str(path)
+    assert tuning(trial).data.eval_split == "train[1167:1297]"
+    assert tuning(trial).train.steps == 4 * (1167 - 100) // 16
+    assert whole(trial).train.steps == 4 * (1297 - 120) // 16
     with pytest.raises(UserError, match="--grid data.exclude: all trials of a sweep have the same"):
         plan_of(f"data.exclude={path},none")
 
@@ -154,8 +164,10 @@ def test_the_users_warmup_is_not_scaled(logged):
     """The recipe's is, and a line says so once."""
     grid = ("train.steps=2,20", f"{RATE}=0.1,0.2")
     plan = plan_of(*grid)
-    warmups = [trial.tuning.schedule.warmup_steps for trial in plan.trials]
-    assert warmups == [trial.whole.schedule.warmup_steps for trial in plan.trials] == [0, 0, 3, 3]
+    warmups = [tuning(trial).schedule.warmup_steps for trial in plan.settings]
+    assert (
+        warmups == [whole(trial).schedule.warmup_steps for trial in plan.settings] == [0, 0, 3, 3]
+    )
     assert logged.take() == (
         "the recipe's schedule.warmup_steps=3 does not fit into 2 steps: scaled to 0\n"
     )
@@ -166,8 +178,8 @@ def test_the_users_warmup_is_not_scaled(logged):
     # 0.05 epochs are 4 steps of all 1,297 images and 3 of the 1,167 that are not held out.
     with pytest.raises(UserError, match="warmup_steps=3 must be below train.steps=3"):
         plan_of("train.epochs=0.05", assigned=mine)
-    (trial,) = plan_of("train.epochs=1", assigned=mine).trials
-    assert (trial.tuning.train.steps, trial.whole.train.steps) == (1167 // 16, 1297 // 16)
+    (trial,) = plan_of("train.epochs=1", assigned=mine).settings
+    assert (tuning(trial).train.steps, whole(trial).train.steps) == (1167 // 16, 1297 // 16)
 
 
 def test_initial_weights_fit_every_trial(initial):

@@ -3,15 +3,28 @@
 import dataclasses
 import json
 import os
+import shutil
 import threading
 
+import keras
 import pytest
 
 from pipelines.errors import InUseError, RunError, UserError
-from pipelines.research.paper import lab as lab_module
-from pipelines.research.paper.lab import Expected, Lab, Listing
-from pipelines.research.paper.study import pick, seeded, settings
-from pipelines.research.paper.units import UNIT, Training
+from pipelines.research.lab import lab as lab_module
+from pipelines.research.lab import unit as unit_module
+from pipelines.research.lab.lab import Stage
+from pipelines.research.paper import session
+from pipelines.research.paper.findings import Claim, Findings, Table, cell
+from pipelines.research.paper.session import Listing, StudyLab
+from pipelines.research.paper.study import Study, pick, seeded, settings
+from pipelines.research.paper.units import Training
+from pipelines.research.sweeps import suite, sweep
+from pipelines.runs.workdir import Workdir
+from tests.pipelines.process import ROOT
+from tests.pipelines.research.sweeps import suites, sweeps
+from tests.pipelines.tiny import one_device
+
+OLD = os.path.join(ROOT, "tests", "golden", "old_research")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +41,7 @@ class Fake:
 
     folder = property(lambda self: f"fakes/{self.name}")
     settings = property(lambda self: {"name": self.name})
+    cost = None
 
     def stand_in(self):
         return {"accuracy": 0.0, "loss": 0.0}
@@ -56,9 +70,7 @@ def lab(tmp_path, monkeypatch):
     monkeypatch.setattr(lab_module, "_POLL", 0.01)
 
     def make(expected=None):
-        made = Lab(tmp_path, None, expected or {"E": Expected(4, 40.0)})
-        made.begin("E")
-        return made
+        return StudyLab(tmp_path, None, expected or {"E": Stage(4, 40.0)}, pace=1.0)
 
     return make
 
@@ -78,10 +90,10 @@ def test_the_time_of_an_experiment_is_that_of_its_own_units(lab, log, tmp_path):
     shared, own = Fake("shared", log), Fake("own", log, needs=(Fake("first", log),))
     lab().results([shared])
     for name, seconds in (("first", 2.0), ("own", 30.0), ("shared", 400.0)):
-        made = lab({"E": Expected(4, None), "F": Expected(4, None)})
+        made = lab({"E": Stage(4, None), "F": Stage(4, None)})
         made.begin("F")
         made.results([own, shared])
-        path = tmp_path / "fakes" / name / UNIT
+        path = tmp_path / "fakes" / name / "unit.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | {"seconds": seconds}))
     assert made.seconds() == 32.0
     made.begin("E")
@@ -91,11 +103,11 @@ def test_the_time_of_an_experiment_is_that_of_its_own_units(lab, log, tmp_path):
 
 
 def test_progress_counts_and_estimates(lab, log, logged):
-    made = lab({"E": Expected(4, 40.0), "F": Expected(2, 20.0)})
+    made = lab({"E": Stage(4, 40.0), "F": Stage(2, 20.0)})
     made.results([Fake("a", log), Fake("b", log)])
     text = logged.take()
-    assert "E, run 1 of 4: fakes/a  ETA 0:01:00\n" in text
-    assert "E, run 2 of 4: fakes/b  ETA 0:00:0" in text  # These take no time.
+    assert "E, run 1 of 4: fakes/a  ETA of all runs 0:01:00\n" in text
+    assert "E, run 2 of 4: fakes/b  ETA of all runs 0:00:0" in text  # These take no time.
 
 
 def test_units_of_another_process_are_waited_for(lab, log, tmp_path):
@@ -159,3 +171,60 @@ def test_folders_follow_from_the_settings():
     started = [Training(name="b", experiment=base, start=x) for x in (None, first, other)]
     assert len({x.folder for x in started}) == 3
     assert started[1].needs == (first,)
+
+
+def old_study(lab):
+    """The study whose folder an earlier version has begun."""
+    units = seeded("old/digits", settings("train.steps=3", "train.checkpoint_every=3"), (0, 1))
+    found = cell(units, lab.results(units))
+    table = Table(title="test accuracy", columns=["accuracy"], rows={"digits": [found]})
+    return Findings([table], [Claim("it is reported", None, f"{found.mean:.1%}")], ["a note"])
+
+
+def go_on_with_sweep(path):
+    unit_module.train = trainings = sweeps.Trainings(path, sweeps.GOOD)
+    sweep.run(sweeps.plan_of(sweeps.RATES, seeds=2), path, one_device())
+    return trainings.calls
+
+
+def go_on_with_suite(path):
+    unit_module.train = trainings = suites.Trainings(path, lambda *_: 0.875)
+    plan = suites.plan_of("cifar10", seeds=1, grid=[f"{suites.RATE}=0.003,0.01"])
+    suite.run(plan, path, one_device())
+    return trainings.calls
+
+
+def go_on_with_study(path):
+    calls = []
+
+    def train(experiment, workdir, strategy):
+        del strategy
+        calls.append(Workdir(workdir).create(experiment))
+        return {"step": 3, "eval_loss": 1.0, "eval_accuracy": 0.75}
+
+    unit_module.train = train
+    fields = {"title": "old", "paper": (), "question": "Does it go on?", "setup": "two seeds"}
+    session.run([Study(name="E1", run=old_study, **fields)], path, one_device())
+    return calls
+
+
+@pytest.mark.parametrize(
+    ("name", "go_on", "left", "files"),
+    [
+        ("sweep", go_on_with_sweep, 3, ("sweep.json", "sweep.csv")),
+        ("suite", go_on_with_suite, 1, ("suite.json", "suite.csv")),
+        ("study", go_on_with_study, 1, ("E1.json",)),
+    ],
+)
+def test_a_folder_of_an_earlier_version_goes_on(tmp_path, monkeypatch, name, go_on, left, files):
+    """What is finished is kept, the rest runs, and the tables have the bytes of that version."""
+    monkeypatch.setattr(unit_module, "train", None)  # Restored afterwards.
+    monkeypatch.setattr(keras.utils, "clear_session", lambda: None)
+    if name == "suite":
+        suites.replace_data(monkeypatch)
+    path = tmp_path / name
+    shutil.copytree(os.path.join(OLD, name), path)
+    assert len(go_on(path)) == left and go_on(path) == []
+    for file in files:
+        with open(os.path.join(OLD, "whole", file), "rb") as expected:
+            assert (path / file).read_bytes() == expected.read(), file
