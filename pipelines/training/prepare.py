@@ -149,7 +149,7 @@ def prepare(experiment, run, strategy, request=Request(), keeps_data_errors=Fals
         kept = differences(experiment.to_dict(), resumed.to_dict())
         notes += [f"the run keeps its own: {change}" for change in kept]
         experiment = resumed
-        data = open_data(experiment, run)
+        data = open_data(experiment, run, request.source_of(experiment.data))
         notes += data.describe()
         if run.starts_over():
             notes.append(f"{run.path} has no checkpoint: the run starts over")

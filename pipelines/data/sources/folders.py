@@ -73,7 +73,13 @@ def open_folder(path, split, data_dir=None, rules=USUAL):
     _check_classes(root, folders, classes, labels, rules.fault)
     # Paths are relative to the folder of all splits; ids start at 0 in each split.
     splits = LazyMapping(folders, lambda key: _list_split(root, folders[key], labels, rules))
-    return FileSource(f"folder:{root}", root, splits, split, labels, rules=rules)
+
+    def open_one(split):
+        source = FileSource(f"folder:{root}", root, splits, split, labels, rules=rules)
+        source.beside = open_one
+        return source
+
+    return open_one(split)
 
 
 def _check_classes(root, folders, classes, labels, fault):

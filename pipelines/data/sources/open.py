@@ -19,14 +19,18 @@ _KINDS = {
 }
 
 
-def open_split(data, split, fault=USUAL.fault):
+def open_split(data, split, fault=USUAL.fault, known=None):
     """Opens a split of the data set that `config.data.Data` describes; errors of `open_source`.
 
     Args:
         data: the section.
         split: see `open_source`.
         fault: see `FileRules`.
+        known: a `DataSource` of another split of this data set, or None. Files that it has listed
+            are not listed again.
     """
+    if known is not None and known.beside is not None:
+        return known.beside(split)
     rules = FileRules(data.split_by, data.class_order, fault)
     return open_source(data.name, split, data.data_dir, data.label, rules)
 

@@ -32,11 +32,12 @@ _RANKS_AT_ONCE = 2**22
 _FIRST_BITS = 16
 
 
-def open_train_source(data):
+def open_train_source(data, known=None):
     """Opens the training split of a data set, or the part of it that is trained on.
 
     Args:
         data: `config.data.Data`; its splits are chosen.
+        known: see `open_split`.
 
     Returns:
         A `DataSource`.
@@ -46,7 +47,7 @@ def open_train_source(data):
             empty, a class has fewer than `data.per_class` examples, or `data.per_class` or
             `data.balance` is set for lists of labels.
     """
-    source = open_train_split(data)
+    source = open_train_split(data, known)
     if data.exclude is not None:
         whole = source.manifest()["num_examples"]
         left_out = whole - source.num_examples
@@ -54,13 +55,12 @@ def open_train_source(data):
     return choose_subset(data, source)
 
 
-def open_train_split(data):
+def open_train_split(data, known=None):
     """Opens the training split without the examples of `data.exclude`, before a part is chosen.
 
     Arguments and errors are those of `open_train_source`.
     """
-    source = open_split(data, data.train_split)
-    return leave_out(data, source)
+    return leave_out(data, open_split(data, data.train_split, known=known))
 
 
 def open_auto_train_split(data):
@@ -170,7 +170,7 @@ class SubsetSource(DataSource):
         self.labels, self.num_classes = source.labels, source.num_classes
         self.multi_label, self.num_examples = source.multi_label, len(indices)
         self.labels_in_memory = source.labels_in_memory
-        self.one_file_each = source.one_file_each
+        self.one_file_each, self.beside = source.one_file_each, source.beside
         self.location_signature = source.location_signature
         ends = np.searchsorted(indices, np.cumsum([0, *source.shard_lengths]))
         self.shard_lengths = tuple(int(length) for length in np.diff(ends) if length)
