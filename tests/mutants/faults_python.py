@@ -124,7 +124,7 @@ PYTHON = (
         "tf.sqrt(second / correction_2 + self.epsilon)",
     ),
     Fault(
-        "pipelines/training/optimization/schedules.py",
+        "pipelines/training/optimization/optimizers.py",
         "wrong comparison",
         "step > boundary",
         "step >= boundary",
