@@ -157,8 +157,7 @@ def eval_source(data, use="read"):
         UserError: if data.eval_split is none.
         DataError: as `open_source`.
     """
-    from pipelines.data.sources.open import open_split
-    from pipelines.data.sources.splits import choose_splits
+    from pipelines.data.sources.open import choose_splits, open_split
 
     data = choose_splits(data, training=False)
     if data.eval_split is None:

@@ -12,7 +12,7 @@ from pipelines.config import Experiment, Request
 from pipelines.config.epochs import with_steps
 from pipelines.config.fields import differences
 from pipelines.data.file_scan import scan
-from pipelines.data.sources.splits import with_splits
+from pipelines.data.sources.open import with_splits
 from pipelines.data.sources.subset import balanced_loss
 from pipelines.distribution.strategies import is_tpu
 from pipelines.errors import DataError, MissingDataError, UserError, counted

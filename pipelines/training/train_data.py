@@ -11,9 +11,8 @@ from pipelines.data.bad_images import BadImages, explain_input_error
 from pipelines.data.labels.class_sizes import describe_sizes, size_warnings
 from pipelines.data.order import TrainBatches
 from pipelines.data.skipped_files import describe_skipped, skipped_files
-from pipelines.data.sources.open import open_split
+from pipelines.data.sources.open import choose_splits, open_split
 from pipelines.data.sources.source import DataSource
-from pipelines.data.sources.splits import choose_splits
 from pipelines.data.sources.subset import open_train_source, read_labels
 from pipelines.errors import DataError, UserError
 from pipelines.evaluation.evaluation_step import EvaluationData

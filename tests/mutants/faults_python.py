@@ -228,7 +228,7 @@ PYTHON = (
         "bisect.bisect_right(starts, limit)",
     ),
     Fault(
-        "pipelines/data/sources/splits.py",
+        "pipelines/data/sources/subset.py",
         "removed check",
         "max(round(fraction * (stop - start)), 1)",
         "round(fraction * (stop - start))",

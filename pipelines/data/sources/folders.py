@@ -8,7 +8,7 @@
     /data/pets/val/dog/8.webp
 
 Without split folders, all images are in the split "train". Training then takes "train[:90%]" and
-evaluation "train[90%:]" (`splits.py`), parts of each class (`stored_order.py`).
+evaluation "train[90%:]" (`open.py`), parts of each class (`stored_order.py`).
 Each folder directly in a split folder is a class, and its name is the label. Labels are numbered in
 the order of these names (by code point, or as data.class_order says) over all splits. A class
 without images, a class in only one of several splits, names that differ only in letter case, and a

@@ -19,10 +19,9 @@ from pipelines.data.exclusion import read_exclusion
 from pipelines.data.labels import balance
 from pipelines.data.labels.class_sizes import check_class_sizes, name_sizes
 from pipelines.data.progress_lines import ProgressLines
-from pipelines.data.sources.open import open_split
+from pipelines.data.sources.open import open_split, with_splits
 from pipelines.data.sources.source import ROWS_PER_READ, DataSource
-from pipelines.data.sources.splits import with_splits
-from pipelines.errors import DataError
+from pipelines.errors import DataError, UserError
 
 _log = logging.getLogger(__name__)
 
@@ -307,3 +306,32 @@ def read_labels(source):
         labels[start:stop] = source.read_labels(range(start, stop))
         progress.show(stop)
     return labels
+
+
+def held_out_splits(source, fraction) -> tuple[str, str, int]:
+    """Divides the split of a source: the end of each of its stored ranges is held out.
+
+    Args:
+        source: `DataSource` of the split.
+        fraction: the part of each range to hold out, rounded, at least one example.
+
+    Returns:
+        `(the rest, the held-out part, number of examples of the rest)`; the parts in TFDS notation
+        with indices: the same examples on every host and in every run.
+
+    Raises:
+        UserError: if a range has a single example, so that nothing would be left.
+    """
+    rest, held, examples = [], [], 0
+    for part in source.manifest()["parts"]:
+        split, start, stop = part["split"], part["start"], part["stop"]
+        border = stop - max(round(fraction * (stop - start)), 1)
+        if border <= start:
+            raise UserError(
+                f"--hold_out={fraction} leaves no examples of {source} to train on. Choose a "
+                "smaller part, or a larger data.train_split."
+            )
+        rest.append(f"{split}[{start}:{border}]")
+        held.append(f"{split}[{border}:{stop}]")
+        examples += border - start
+    return "+".join(rest), "+".join(held), examples
