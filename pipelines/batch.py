@@ -65,7 +65,7 @@ def define(values):
 
 def main(values, arguments):
     del arguments
-    from pipelines.data.sources.splits import choose_splits
+    from pipelines.data.sources.open import choose_splits
     from pipelines.data.sources.subset import open_train_source
     from pipelines.errors import UserError
     from pipelines.runs import manifest

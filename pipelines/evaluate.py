@@ -130,19 +130,14 @@ def main(values, arguments):
 
 def _evaluate(values, source, experiment, strategy, opening):
     """Evaluates on the data of the experiment."""
-    from pipelines.data.sources.open import open_split
-    from pipelines.data.sources.splits import choose_splits
     from pipelines.evaluation.evaluate import evaluate
 
-    data = choose_splits(experiment.data, training=False)
-    if data.eval_split is None:
-        raise UserError("data.eval_split is none: there is nothing to evaluate. Set it to a split.")
     return evaluate(
         source,
-        open_split(data, data.eval_split),
+        request.eval_source(experiment.data, "evaluate"),
         strategy,
         batch_size=experiment.train.batch_size,
-        bad_images=data.bad_images,
+        bad_images=experiment.data.bad_images,
         opening=opening,
         label_map=values.label_map,
         max_batches=values.max_batches,

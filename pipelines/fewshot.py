@@ -66,8 +66,7 @@ def main(values, arguments):
     shots = sorted(_numbers("shots", values.shots, int))
     l2 = _numbers("l2", values.l2, Strength.parse)
     check_settings(shots, [strength.value for strength in l2])
-    from pipelines.data.sources.open import open_split
-    from pipelines.data.sources.splits import choose_splits
+    from pipelines.data.sources.open import choose_splits, open_split
     from pipelines.evaluation import few_shot_report
     from pipelines.stored_models import model_source
     from pipelines.stored_models.stored_model import Opening

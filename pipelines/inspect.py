@@ -81,7 +81,8 @@ def main(values, arguments):
     run.check_output(output)
     paths, weights = request.models_and_weights(values)
     sources = [model_source.find(path, weights, values.labels) for path in paths]
-    data = _data(values, arguments, sources[0])
+    reason = "an inspection reads images only"
+    data = request.named_source(values, arguments, sources[0].workdir, FIELDS, "inspect", reason)
     errors = []
     if arguments:
         found, errors = images.from_paths(arguments)
@@ -96,26 +97,6 @@ def main(values, arguments):
     if errors:
         total = len(errors) + len(found)
         raise RunError(f"{len(errors)} of {total} images are left out: {' '.join(errors[:5])}")
-
-
-def _data(values, arguments, source):
-    """The `DataSource` that the flags name, or None if they name no data."""
-    from pipelines.data.sources.open import open_split
-    from pipelines.data.sources.splits import choose_splits
-    from pipelines.errors import UserError
-
-    given = [name for name in ("experiment", "config") if values[name].present]
-    if not (given or values.set):
-        return None
-    if arguments:
-        name = "set" if values.set else given[0]
-        raise UserError(f"Images and --{name} both name what to inspect. Leave one out.")
-    reason = "an inspection reads images only"
-    data = request.experiment(values, source.workdir, FIELDS, reason).data
-    data = choose_splits(data, training=False)
-    if data.eval_split is None:
-        raise UserError("data.eval_split is none: there is nothing to read. Set it to a split.")
-    return open_split(data, data.eval_split)
 
 
 if __name__ == "__main__":

@@ -105,8 +105,7 @@ def _labeled(sources):
 def _splits_of(data):
     """Returns the splits to write without --split: [(name, split), ...]."""
     from pipelines.config.names import AUTO_SPLIT
-    from pipelines.data.sources.open import split_names
-    from pipelines.data.sources.splits import choose_splits
+    from pipelines.data.sources.open import choose_splits, split_names
 
     if data.train_split == data.eval_split == AUTO_SPLIT:
         if names := split_names(data.name, data.data_dir):

@@ -244,7 +244,7 @@ def _prepare(values):
     As for a dry run, a model whose number of classes is not known has no head.
     """
     from pipelines.config.epochs import with_steps
-    from pipelines.data.sources.splits import choose_splits
+    from pipelines.data.sources.open import choose_splits
     from pipelines.data.sources.subset import open_train_source
     from pipelines.errors import MissingDataError
 

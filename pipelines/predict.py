@@ -59,7 +59,9 @@ def main(values, arguments):
     _check_output_flags(values)
     from pipelines.predictions import images
     from pipelines.predictions.files import Output
+    from pipelines.runs.workdir import Workdir
     from pipelines.serving.prediction import find_classifier
+    from vit_tf.checkpoints.run_folder import is_run_folder
     from vit_tf.files import storage
 
     path, weights = request.model_path_and_weights(values)
@@ -67,7 +69,9 @@ def main(values, arguments):
     if values.output is not None:
         output = Output(storage.normal(values.output), values.shards, values.overwrite)
         output.check()
-    source = _data(values, arguments, path)
+    run = Workdir(path) if is_run_folder(path) else None
+    reason = "a model predicts as it was trained"
+    source = request.named_source(values, arguments, run, FIELDS, "classify", reason)
     taken = images.from_paths(arguments) if source is None else images.from_source(source)
     classify, labels = find_classifier(path, weights, values.labels, request.opening(values))
     if output is None:
@@ -87,27 +91,6 @@ def _check_output_flags(values):
             "--json prints the results, --output writes them. Leave one out; a file that ends in "
             ".jsonl has the same lines."
         )
-
-
-def _data(values, arguments, model):
-    """The `DataSource` that the flags name, or None if they name no data."""
-    from pipelines.data.sources.open import open_split
-    from pipelines.data.sources.splits import choose_splits
-    from pipelines.errors import UserError
-    from pipelines.runs.workdir import Workdir
-    from vit_tf.checkpoints.run_folder import is_run_folder
-
-    given = [name for name in ("experiment", "config", "set") if values[name].present]
-    if not given:
-        return None
-    if arguments:
-        raise UserError(f"Images and --{given[-1]} both name what to classify. Leave one out.")
-    run = Workdir(model) if is_run_folder(model) else None
-    reason = "a model predicts as it was trained"
-    data = choose_splits(request.experiment(values, run, FIELDS, reason).data, training=False)
-    if data.eval_split is None:
-        raise UserError("data.eval_split is none: there is nothing to read. Set it to a split.")
-    return open_split(data, data.eval_split)
 
 
 def _print(values, images, classify, labels):

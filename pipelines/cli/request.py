@@ -146,6 +146,43 @@ def _origin(values):
     return f"recipe {values.experiment}: {summary(values.experiment)}"
 
 
+def eval_source(data, use="read"):
+    """Opens the evaluation split of a section of data, which may be `auto`.
+
+    Args:
+        data: `config.data.Data`.
+        use: what the command does with the images, for the message.
+
+    Raises:
+        UserError: if data.eval_split is none.
+        DataError: as `open_source`.
+    """
+    from pipelines.data.sources.open import choose_splits, open_split
+
+    data = choose_splits(data, training=False)
+    if data.eval_split is None:
+        raise UserError(f"data.eval_split is none: there is nothing to {use}. Set it to a split.")
+    return open_split(data, data.eval_split)
+
+
+def named_source(values, arguments, run, fields, use, reason):
+    """The `DataSource` that the flags name in place of images; None if they name no data.
+
+    Args:
+        values: parsed flags.
+        arguments: the images that are named too, which are then refused.
+        run: as for `start`.
+        fields, reason: `effective` and `reason` of `experiment`.
+        use: what the command does with images, for the message.
+    """
+    given = [name for name in ("experiment", "config", "set") if values[name].present]
+    if not given:
+        return None
+    if arguments:
+        raise UserError(f"Images and --{given[-1]} both name what to {use}. Leave one out.")
+    return eval_source(experiment(values, run, fields, reason).data)
+
+
 def strategy(values):
     """The distribution strategy that the shared flags describe.
 

@@ -175,6 +175,11 @@ class Data(Augmentation):
         order = self.class_order if name.split(":")[0] in ("folder", "list") else "auto"
         return {**chosen, "label": None, "class_order": order}
 
+    def is_same_data_set(self, other: "Data") -> bool:
+        """Whether the fields that name the data set are equal; splits and parts may differ."""
+        names = [path.removeprefix("data.") for path in NAMING_FIELDS]
+        return all(getattr(self, name) == getattr(other, name) for name in names)
+
     @property
     def is_builtin(self) -> bool:
         """Whether `data/builtin` makes the data set."""

@@ -294,11 +294,20 @@ class Request:
         origin: recipe or file of the experiment, for the first line of the run.
         assignments: those of the user; see `with_steps`, `Workdir.with_own_warmup`.
         extend: whether to resume a run with another `train.steps` and the schedule for it.
+        opened: a section of data and the open source of its training split, if choosing the
+            experiment needed them: it is not listed again.
     """
 
     origin: str = ""
     assignments: Assignments = Assignments()
     extend: bool = False
+    opened: tuple[Data, Any] | None = None
+
+    def source_of(self, data: Data) -> Any:
+        """The source in `opened` if it is of the same data set as `data`, else None."""
+        if self.opened is None or not data.is_same_data_set(self.opened[0]):
+            return None
+        return self.opened[1]
 
 
 def override(experiment: Experiment, texts: Iterable[str]) -> Experiment:

@@ -14,9 +14,8 @@ from pipelines.data.labels.class_sizes import size_warnings
 from pipelines.data.progress_lines import ProgressLines
 from pipelines.data.skipped_files import describe_skipped, skipped_files
 from pipelines.data.sources.files import FileRules
-from pipelines.data.sources.open import open_split, split_names
+from pipelines.data.sources.open import choose_splits, open_split, split_names
 from pipelines.data.sources.source import DataSource
-from pipelines.data.sources.splits import choose_splits
 from pipelines.errors import DataError, counted
 
 # Encoded images in memory at a time.

@@ -17,8 +17,7 @@ from pipelines.config.data import Data
 from pipelines.config.fields import check_local
 from pipelines.data.exclusion import exclusion
 from pipelines.data.labels.rules import RULES
-from pipelines.data.sources.open import open_source, split_names
-from pipelines.data.sources.splits import with_splits
+from pipelines.data.sources.open import open_source, split_names, with_splits
 from pipelines.deduplication import page
 from pipelines.deduplication.buckets import Buckets, sorted_rows
 from pipelines.deduplication.index import PLAIN, UNREADABLE, Index

@@ -8,6 +8,8 @@ recipe is `config/recipes/photos.py`. Assignments of the user win over all of th
 import dataclasses
 import logging
 import typing
+from collections.abc import Callable
+from typing import NamedTuple
 
 from pipelines.config import Data, Experiment, Request
 from pipelines.config.model import Model, changed_fields, model_field_types
@@ -51,66 +53,31 @@ class _Initial:
     preprocessing: Preprocessing | None = None
 
 
-def choose(
-    start: Experiment, request: Request, workdir, is_complete=False, replicas=1
-) -> tuple[Experiment, Request]:
-    """Chooses the recipe and the initial model of a fine-tuning run; logs what it chooses.
+class _Situation(NamedTuple):
+    """What decides between the cases of `choose`."""
 
-    Args:
-        start: the `Experiment` of the recipe.
-        request: the `Request` of the user.
-        workdir: directory of the run. If it holds checkpoints, the initial weights need not exist.
-        is_complete: whether `start` is the experiment of a run, not a recipe: then nothing is
-            chosen. The same holds for a recipe that names its own initial weights: it states their
-            architecture, and they need not be on this machine yet.
-        replicas: number of devices that share a batch.
+    is_complete: bool  # The experiment is that of a run, not a recipe.
+    has_own: bool  # The recipe names the initial weights itself.
+    of_photos: bool  # The recipe is for built-in data, and the data of the run are photos.
+    has_model: bool  # The user names the initial weights, or the run has begun.
 
-    Returns:
-        The `Experiment` to run, whose lengths in epochs are not replaced yet, and the `Request`.
-        Its origin is the settings of training that were chosen for photos, if there are any.
 
-    Raises:
-        UserError: if the initial model cannot be read, an assignment does not fit the others, or
-            the assigned architecture does not fit the initial model.
+class _Case(NamedTuple):
+    """Which settings of the initial model are taken; the first case that holds counts.
+
+    Attributes:
+        holds: whether a `_Situation` is of this case.
+        pre_logits: with init_head=reset_last, the pre-logits are those of the initial model.
+        model: the architecture and dtype are those of the initial model.
+        photos: the settings of training are those for photos, not those of the recipe.
+        refusal: the error about the section of the data; None: the run is possible.
     """
-    run, assignments = Workdir(workdir), request.assignments
-    asked = _with(assignments, start, "data.", "init_", "train.batch_size")
-    init_from = asked.init_from or model_source.SHIPPED
-    has_own = init_from == start.init_from
-    base = dataclasses.replace(
-        start, init_from=init_from, init_weights=asked.init_weights, init_head=asked.init_head
-    )
-    published = model_source.published_record(init_from)
-    initial = None
-    if published or not has_own or model_source.exists(init_from):
-        initial = _read_initial(base, run)
-    chooses = not is_complete and not has_own
-    for_photos = chooses and start.data.is_builtin and not asked.data.is_builtin
-    if for_photos and asked.init_from is None and not checkpoints.steps(run.checkpoints):
-        raise _no_photo_model(asked.data)
-    if chooses:
-        base = dataclasses.replace(base, model=_model(initial, start, for_photos))
-    if initial is not None and not is_complete:
-        base = _with_pre_logits(base, initial.config)
-    if for_photos:
-        examples, batch_size = _count(asked.data), asked.train.batch_size
-        if not assignments.given("train.batch_size"):  # That of the run, if it has begun.
-            begun = checkpoints.steps(run.checkpoints)
-            batch_size = run.read_experiment().train.batch_size if begun else None
-        base = _for_photos(base, initial, assignments, examples or 0, replicas, batch_size)
-    if initial is not None:
-        _check_fit(base, initial, assignments)
-    experiment, notes = assignments.apply(base)
-    if chooses:
-        notes.append(f"from {initial.name}: {_as_settings('model', experiment.model.to_dict())}")
-    for note in notes:
-        _log.info(note)
-    if for_photos:
-        origin = _describe(experiment, examples is not None)
-        return experiment, dataclasses.replace(request, origin=origin)
-    has_size = assignments.given("model.image_size")
-    photos.check_size(start, experiment, has_size, open_auto_train_split)
-    return experiment, request
+
+    holds: Callable[[_Situation], bool]
+    pre_logits: bool = True
+    model: bool = False
+    photos: bool = False
+    refusal: Callable[[Data], UserError] | None = None
 
 
 def _no_photo_model(data):
@@ -122,6 +89,79 @@ def _no_photo_model(data):
         "names. To begin with random weights, use pipelines.pretrain; --init_from=shipped begins "
         "with the model of digits."
     )
+
+
+_CASES = (
+    _Case(lambda s: s.is_complete, pre_logits=False),
+    # It states the architecture of the weights, which need not be on this machine yet.
+    _Case(lambda s: s.has_own),
+    _Case(lambda s: s.of_photos and not s.has_model, refusal=_no_photo_model),
+    _Case(lambda s: s.of_photos, model=True, photos=True),
+    _Case(lambda s: True, model=True),
+)
+
+
+def choose(
+    start: Experiment, request: Request, workdir, is_complete=False, replicas=1
+) -> tuple[Experiment, Request]:
+    """Chooses the recipe and the initial model of a fine-tuning run; logs what it chooses.
+
+    Args:
+        start: the `Experiment` of the recipe.
+        request: the `Request` of the user.
+        workdir: directory of the run. If it holds checkpoints, the initial weights need not exist.
+        is_complete: whether `start` is the experiment of a run, not a recipe.
+        replicas: number of devices that share a batch.
+
+    Returns:
+        The `Experiment` to run, whose lengths in epochs are not replaced yet, and the `Request`.
+        If settings of training were chosen for photos, they are its origin, and it has the data
+        that were opened to count them.
+
+    Raises:
+        UserError: if the initial model cannot be read, an assignment does not fit the others, or
+            the assigned architecture does not fit the initial model.
+    """
+    run, assignments = Workdir(workdir), request.assignments
+    asked = _with(assignments, start, "data.", "init_", "train.batch_size")
+    init_from = asked.init_from or model_source.SHIPPED
+    situation = _Situation(
+        is_complete=is_complete,
+        has_own=init_from == start.init_from,
+        of_photos=start.data.is_builtin and not asked.data.is_builtin,
+        has_model=asked.init_from is not None or bool(checkpoints.steps(run.checkpoints)),
+    )
+    case = next(case for case in _CASES if case.holds(situation))
+    base = dataclasses.replace(
+        start, init_from=init_from, init_weights=asked.init_weights, init_head=asked.init_head
+    )
+    published = model_source.published_record(init_from)
+    initial = None
+    if published or not situation.has_own or model_source.exists(init_from):
+        initial = _read_initial(base, run)
+    if case.refusal:
+        raise case.refusal(asked.data)
+    if case.model:
+        base = dataclasses.replace(base, model=_model(initial, start, case.photos))
+    if initial is not None and case.pre_logits:
+        base = _with_pre_logits(base, initial.config)
+    if case.photos:
+        examples, source = _count(asked.data)
+        base = _for_photos(base, initial, asked, run, assignments, examples or 0, replicas)
+    if initial is not None:
+        _check_fit(base, initial, assignments)
+    experiment, notes = assignments.apply(base)
+    if case.model:
+        notes.append(f"from {initial.name}: {_as_settings('model', experiment.model.to_dict())}")
+    for note in notes:
+        _log.info(note)
+    if case.photos:
+        origin = _describe(experiment, examples is not None)
+        opened = source and (asked.data, source)
+        return experiment, dataclasses.replace(request, origin=origin, opened=opened)
+    has_size = assignments.given("model.image_size")
+    photos.check_size(start, experiment, has_size, open_auto_train_split)
+    return experiment, request
 
 
 def _with(assignments, experiment, *starts):
@@ -178,8 +218,13 @@ def _with_pre_logits(base, config):
     return dataclasses.replace(base, model=dataclasses.replace(base.model, fields=fields))
 
 
-def _for_photos(base, initial, assignments, examples, replicas, batch_size):
+def _for_photos(base, initial, asked, run, assignments, examples, replicas):
     """The recipe for photos, for the model with its assignments; see `photos.photos`."""
+    batch_size = None
+    if assignments.given("train.batch_size"):
+        batch_size = asked.train.batch_size
+    elif checkpoints.steps(run.checkpoints):  # That of the run, which has begun.
+        batch_size = run.read_experiment().train.batch_size
     wanted = _with(assignments, base, "model.").model
     config, stored = wanted.config(num_classes=1), initial.preprocessing
     pixels = {name: getattr(stored, name) for name in photos.PIXEL_FIELDS if stored}
@@ -201,11 +246,15 @@ def _for_photos(base, initial, assignments, examples, replicas, batch_size):
 
 
 def _count(data):
-    """Number of training examples; None if the data cannot be opened, which is reported later."""
+    """The number of training examples, and the `DataSource` of the split that they are chosen from.
+
+    Both are None if the data cannot be opened, which is reported later.
+    """
     try:
-        return subset_size(data, open_auto_train_split(data))
+        source = open_auto_train_split(data)
+        return subset_size(data, source), source
     except DataError:
-        return None
+        return None, None
 
 
 def check_initial(experiment, assignments):

@@ -12,7 +12,7 @@ from pipelines.config import Experiment, Request
 from pipelines.config.epochs import with_steps
 from pipelines.config.fields import differences
 from pipelines.data.file_scan import scan
-from pipelines.data.sources.splits import with_splits
+from pipelines.data.sources.open import with_splits
 from pipelines.data.sources.subset import balanced_loss
 from pipelines.distribution.strategies import is_tpu
 from pipelines.errors import DataError, MissingDataError, UserError, counted
@@ -149,7 +149,7 @@ def prepare(experiment, run, strategy, request=Request(), keeps_data_errors=Fals
         kept = differences(experiment.to_dict(), resumed.to_dict())
         notes += [f"the run keeps its own: {change}" for change in kept]
         experiment = resumed
-        data = open_data(experiment, run)
+        data = open_data(experiment, run, request.source_of(experiment.data))
         notes += data.describe()
         if run.starts_over():
             notes.append(f"{run.path} has no checkpoint: the run starts over")

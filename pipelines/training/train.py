@@ -35,8 +35,7 @@ from pipelines.training.loop import TrainingLoop
 from pipelines.training.non_finite import NonFinitePolicy
 from pipelines.training.optimization.ema import ExponentialMovingAverage, initial_share
 from pipelines.training.optimization.loss_scale import LossScale
-from pipelines.training.optimization.optimizers import optimizer_of
-from pipelines.training.optimization.schedules import LINEAR_END, make_schedule
+from pipelines.training.optimization.optimizers import LINEAR_END, make_schedule, optimizer_of
 from pipelines.training.prepare import prepare
 from pipelines.training.profiler import Profiler
 from pipelines.training.train_step import StepSettings, Trainer

@@ -11,9 +11,8 @@ from pipelines.data.bad_images import BadImages, explain_input_error
 from pipelines.data.labels.class_sizes import describe_sizes, size_warnings
 from pipelines.data.order import TrainBatches
 from pipelines.data.skipped_files import describe_skipped, skipped_files
-from pipelines.data.sources.open import open_split
+from pipelines.data.sources.open import choose_splits, open_split
 from pipelines.data.sources.source import DataSource
-from pipelines.data.sources.splits import choose_splits
 from pipelines.data.sources.subset import open_train_source, read_labels
 from pipelines.errors import DataError, UserError
 from pipelines.evaluation.evaluation_step import EvaluationData
@@ -125,18 +124,19 @@ class RunData:
         return lines
 
 
-def open_data(experiment, run) -> RunData:
+def open_data(experiment, run, known=None) -> RunData:
     """Opens the data of an experiment, except those of few-shot evaluations.
 
     Args:
         experiment: the `Experiment`; its splits are chosen.
         run: `Workdir`, for the list of bad images.
+        known: an open `DataSource` of a split of these data, or None; see `open_split`.
 
     Raises:
         DataError: if the data are missing or cannot be used.
     """
     settings, train = experiment.data, experiment.train
-    source = open_train_source(settings)
+    source = open_train_source(settings, known)
     bad_images = None
     if settings.bad_images == "skip":
         local = run.growing.path(os.path.basename(run.bad_images))
@@ -151,7 +151,7 @@ def open_data(experiment, run) -> RunData:
     )
     if settings.eval_split is None:
         return RunData(train=data)
-    source = open_split(settings, settings.eval_split)
+    source = open_split(settings, settings.eval_split, known=source)
     source.read([0])  # A split without labels is refused now, not at the first evaluation.
     evaluation = EvaluationData(
         source=source,
@@ -186,7 +186,8 @@ def open_few_shot_data(experiment, bad_images=None) -> FewShotData | None:
             "train.few_shot_every needs images to test on, but data.eval_split is none. Set it or "
             "few_shot.eval_split."
         )
-    train, test = (open_split(data, split) for split in (data.train_split, data.eval_split))
+    train = open_split(data, data.train_split)
+    test = open_split(data, data.eval_split, known=train)
     check_single_label(train)
     check_shots(read_labels(train), train, max(experiment.few_shot.shots), "few_shot.shots")
     test.read([0])  # A split without labels is refused now, not at the first evaluation.

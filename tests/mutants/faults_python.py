@@ -124,7 +124,7 @@ PYTHON = (
         "tf.sqrt(second / correction_2 + self.epsilon)",
     ),
     Fault(
-        "pipelines/training/optimization/schedules.py",
+        "pipelines/training/optimization/optimizers.py",
         "wrong comparison",
         "step > boundary",
         "step >= boundary",
@@ -228,7 +228,7 @@ PYTHON = (
         "bisect.bisect_right(starts, limit)",
     ),
     Fault(
-        "pipelines/data/sources/splits.py",
+        "pipelines/data/sources/subset.py",
         "removed check",
         "max(round(fraction * (stop - start)), 1)",
         "round(fraction * (stop - start))",

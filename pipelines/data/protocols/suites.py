@@ -14,7 +14,7 @@ from pipelines.config.recipes import bit, get_recipe
 from pipelines.config.recipes.fine_tuning import CHOICES, dropout
 from pipelines.data.protocols import vtab
 from pipelines.data.protocols.vtab_tasks import TASKS
-from pipelines.data.sources.splits import held_out_splits
+from pipelines.data.sources.subset import held_out_splits
 
 TABLE_4, HYPER_RULE = "table_4", "bit_hyper_rule"
 # Images below 96 pixels, which BiT-HyperRule enlarges less: the only tasks of VTAB that have them.

@@ -8,7 +8,7 @@
     /data/pets/val/dog/8.webp
 
 Without split folders, all images are in the split "train". Training then takes "train[:90%]" and
-evaluation "train[90%:]" (`splits.py`), parts of each class (`stored_order.py`).
+evaluation "train[90%:]" (`open.py`), parts of each class (`stored_order.py`).
 Each folder directly in a split folder is a class, and its name is the label. Labels are numbered in
 the order of these names (by code point, or as data.class_order says) over all splits. A class
 without images, a class in only one of several splits, names that differ only in letter case, and a
@@ -76,7 +76,13 @@ def open_folder(path, split, data_dir=None, rules=USUAL):
     _check_classes(root, folders, classes, labels, rules.fault)
     # Paths are relative to the folder of all splits; ids start at 0 in each split.
     splits = LazyMapping(folders, lambda key: _list_split(root, folders[key], labels, rules))
-    return FileSource(f"folder:{root}", root, splits, split, labels, rules=rules)
+
+    def open_one(split):
+        source = FileSource(f"folder:{root}", root, splits, split, labels, rules=rules)
+        source.beside = open_one
+        return source
+
+    return open_one(split)
 
 
 def _check_classes(root, folders, classes, labels, fault):

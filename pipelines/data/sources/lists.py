@@ -80,10 +80,15 @@ def open_list(path, split, data_dir=None, rules=USUAL):
             lists if multi_label else lists.values,
             [f" (line {row.line})" for row in rows],
         )
-    source = FileSource(f"list:{path}", root, files, split, labels, multi_label, rules)
-    used = {range_["split"] for range_ in source.manifest()["parts"]}
-    _check_files_exist(path, root, [row for name in used for row in splits[name]], rules.fault)
-    return source
+
+    def open_one(split):
+        source = FileSource(f"list:{path}", root, files, split, labels, multi_label, rules)
+        used = {range_["split"] for range_ in source.manifest()["parts"]}
+        _check_files_exist(path, root, [row for name in used for row in splits[name]], rules.fault)
+        source.beside = open_one
+        return source
+
+    return open_one(split)
 
 
 def list_splits(path, data_dir=None, rules=USUAL):

@@ -5,7 +5,7 @@ training order. Python computes only where examples are (`DataSource.locate`); T
 them (`DataSource.load`). Images stay encoded until they are used.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -63,6 +63,8 @@ class DataSource:
             "data.fraction=0.1"; else empty.
         labels_in_memory: whether `read_labels` is fast for all examples.
         one_file_each: whether every example is a file of its own, the "path" of `locate`.
+        beside: opens another split of the data set without listing its files again; None if
+            opening lists none.
     """
 
     failure = None
@@ -70,6 +72,7 @@ class DataSource:
     setting = ""
     labels_in_memory = False
     one_file_each = False
+    beside: Callable[[str], "DataSource"] | None = None
     location_signature: Mapping[str, tf.TensorSpec] = {}
     # Meaning of the ids, for the manifest of a run. With another text, old runs would not resume.
     id_rule = "first_id of its part plus the position in the stored order of the whole split"

@@ -19,10 +19,9 @@ from pipelines.data.exclusion import read_exclusion
 from pipelines.data.labels import balance
 from pipelines.data.labels.class_sizes import check_class_sizes, name_sizes
 from pipelines.data.progress_lines import ProgressLines
-from pipelines.data.sources.open import open_split
+from pipelines.data.sources.open import open_split, with_splits
 from pipelines.data.sources.source import ROWS_PER_READ, DataSource
-from pipelines.data.sources.splits import with_splits
-from pipelines.errors import DataError
+from pipelines.errors import DataError, UserError
 
 _log = logging.getLogger(__name__)
 
@@ -32,11 +31,12 @@ _RANKS_AT_ONCE = 2**22
 _FIRST_BITS = 16
 
 
-def open_train_source(data):
+def open_train_source(data, known=None):
     """Opens the training split of a data set, or the part of it that is trained on.
 
     Args:
         data: `config.data.Data`; its splits are chosen.
+        known: see `open_split`.
 
     Returns:
         A `DataSource`.
@@ -46,7 +46,7 @@ def open_train_source(data):
             empty, a class has fewer than `data.per_class` examples, or `data.per_class` or
             `data.balance` is set for lists of labels.
     """
-    source = open_train_split(data)
+    source = open_train_split(data, known)
     if data.exclude is not None:
         whole = source.manifest()["num_examples"]
         left_out = whole - source.num_examples
@@ -54,13 +54,12 @@ def open_train_source(data):
     return choose_subset(data, source)
 
 
-def open_train_split(data):
+def open_train_split(data, known=None):
     """Opens the training split without the examples of `data.exclude`, before a part is chosen.
 
     Arguments and errors are those of `open_train_source`.
     """
-    source = open_split(data, data.train_split)
-    return leave_out(data, source)
+    return leave_out(data, open_split(data, data.train_split, known=known))
 
 
 def open_auto_train_split(data):
@@ -170,7 +169,7 @@ class SubsetSource(DataSource):
         self.labels, self.num_classes = source.labels, source.num_classes
         self.multi_label, self.num_examples = source.multi_label, len(indices)
         self.labels_in_memory = source.labels_in_memory
-        self.one_file_each = source.one_file_each
+        self.one_file_each, self.beside = source.one_file_each, source.beside
         self.location_signature = source.location_signature
         ends = np.searchsorted(indices, np.cumsum([0, *source.shard_lengths]))
         self.shard_lengths = tuple(int(length) for length in np.diff(ends) if length)
@@ -307,3 +306,32 @@ def read_labels(source):
         labels[start:stop] = source.read_labels(range(start, stop))
         progress.show(stop)
     return labels
+
+
+def held_out_splits(source, fraction) -> tuple[str, str, int]:
+    """Divides the split of a source: the end of each of its stored ranges is held out.
+
+    Args:
+        source: `DataSource` of the split.
+        fraction: the part of each range to hold out, rounded, at least one example.
+
+    Returns:
+        `(the rest, the held-out part, number of examples of the rest)`; the parts in TFDS notation
+        with indices: the same examples on every host and in every run.
+
+    Raises:
+        UserError: if a range has a single example, so that nothing would be left.
+    """
+    rest, held, examples = [], [], 0
+    for part in source.manifest()["parts"]:
+        split, start, stop = part["split"], part["start"], part["stop"]
+        border = stop - max(round(fraction * (stop - start)), 1)
+        if border <= start:
+            raise UserError(
+                f"--hold_out={fraction} leaves no examples of {source} to train on. Choose a "
+                "smaller part, or a larger data.train_split."
+            )
+        rest.append(f"{split}[{start}:{border}]")
+        held.append(f"{split}[{border}:{stop}]")
+        examples += border - start
+    return "+".join(rest), "+".join(held), examples

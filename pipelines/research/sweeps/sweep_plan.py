@@ -9,8 +9,8 @@ import zlib
 
 from pipelines.config import Assignments, Experiment
 from pipelines.config.data import NAMING_FIELDS
-from pipelines.data.sources.splits import choose_splits, held_out_splits
-from pipelines.data.sources.subset import open_train_split, subset_size
+from pipelines.data.sources.open import choose_splits
+from pipelines.data.sources.subset import held_out_splits, open_train_split, subset_size
 from pipelines.errors import UserError, counted
 from pipelines.research.lab.unit import Training
 from pipelines.research.sweeps.choice import Choice, Setting, value_text

@@ -3,8 +3,7 @@
 import numpy as np
 
 from pipelines.data import pipeline
-from pipelines.data.sources.open import open_split
-from pipelines.data.sources.splits import choose_splits
+from pipelines.data.sources.open import choose_splits, open_split
 from pipelines.errors import UserError
 from vit_tf.images.decoding import decode_image
 

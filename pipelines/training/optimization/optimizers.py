@@ -1,4 +1,4 @@
-"""Optimizers with the equations of the paper and its code.
+"""Optimizers and schedules of the rate, with the equations of the paper and its code.
 
 The optimizers of Keras differ (learning rate inside the velocity, epsilon added before the bias
 correction, clipping before the all-reduce). The published models were trained with the equations
@@ -11,6 +11,8 @@ import tensorflow as tf
 
 from pipelines.training.optimization.freezing import freeze
 from pipelines.training.optimization.replica_update import update_on_all_replicas
+
+LINEAR_END = 1e-5  # Final rate of linear decay, as in the reference code.
 
 
 def clip_by_global_norm(gradients, clip_norm):
@@ -36,7 +38,7 @@ class Optimizer:
 
     Args:
         variables: Keras variables.
-        learning_rate: function of the step, see `schedules.make_schedule`.
+        learning_rate: function of the step, see `make_schedule`.
         clip_norm: largest global norm of the gradient, for `clip_by_global_norm`; None: no limit.
         weight_decay: decoupled decay, multiplied by the learning rate.
         weight_decay_mask: "kernels" decays kernels only, "all" every variable.
@@ -219,7 +221,7 @@ def make_optimizer(config, schedule, variables, rate_factors=None) -> Optimizer:
 
     Args:
         config: `pipelines.config.Optimizer`.
-        schedule: learning rate as a function of the step, see `schedules.make_schedule`.
+        schedule: learning rate as a function of the step, see `make_schedule`.
         variables: Keras variables.
         rate_factors: variable path -> factor of its learning rate, see `layer_rates`; None: 1.
     """
@@ -234,3 +236,54 @@ def make_optimizer(config, schedule, variables, rate_factors=None) -> Optimizer:
         return SGD(variables, schedule, momentum=config.momentum, **shared)
     betas = {"beta_1": config.beta_1, "beta_2": config.beta_2}
     return AdamW(variables, schedule, epsilon=config.epsilon, **betas, **shared)
+
+
+def make_schedule(config, peak, total_steps):
+    """Returns the learning rate by step: linear warm-up, then decay (docs/paper.md F.3).
+
+    Args:
+        config: `pipelines.config.Schedule`: warm-up, and decay "linear" to 1e-5 (or the peak, if
+            that is lower), "cosine" to 0, "constant", or "staircase", which divides the rate by
+            ten after each fraction `decay_at` of the steps.
+        peak: rate at the end of the warm-up.
+        total_steps: updates of the whole run.
+
+    Returns:
+        Function that maps the number of updates done, a scalar tensor or number, to the rate of the
+        next update, a scalar float32 tensor. With warm-up, the first update has the rate 0.
+    """
+    decay = {
+        "linear": _linear,
+        "cosine": _cosine,
+        "constant": _constant,
+        "staircase": _constant,  # And the boundaries below.
+    }[config.decay]
+    warmup_steps = config.warmup_steps
+    boundaries = [round(fraction * total_steps) for fraction in config.decay_at]
+
+    def learning_rate(step):
+        # float64: float32 has too few digits for the progress of half a million steps.
+        step = tf.cast(step, tf.float64)
+        progress = tf.clip_by_value((step - warmup_steps) / (total_steps - warmup_steps), 0.0, 1.0)
+        rate = decay(peak, progress)
+        for boundary in boundaries:
+            rate *= tf.where(step > boundary, tf.constant(0.1, tf.float64), 1.0)
+        if warmup_steps:
+            rate *= tf.clip_by_value(step / warmup_steps, 0.0, 1.0)
+        return tf.cast(rate, tf.float32)
+
+    return learning_rate
+
+
+def _linear(peak, progress):
+    end = min(peak, LINEAR_END)
+    return end + (peak - end) * (1.0 - progress)
+
+
+def _cosine(peak, progress):
+    return peak * 0.5 * (1.0 + tf.cos(math.pi * progress))
+
+
+def _constant(peak, progress):
+    del progress
+    return tf.constant(peak, tf.float64)

@@ -1,6 +1,8 @@
 """Fine-tuning takes the architecture from the initial model, and chooses settings for photos."""
 
+import collections
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -8,11 +10,13 @@ import pytest
 import vit_tf
 from pipelines.config import Assignments, Experiment, Request, override, recipes
 from pipelines.config.recipes.photos import photos as photos_recipe
+from pipelines.data.sources import folders
 from pipelines.errors import UserError
 from pipelines.runs.workdir import Workdir
 from pipelines.stored_models import model_source
 from pipelines.training import fine_tuning
 from pipelines.training.dry_run import dry_run
+from pipelines.training.prepare import prepare
 from tests.pipelines.process import assert_user_error
 from tests.pipelines.tiny import arrays, one_device, tiny_experiment
 from tests.pipelines.training.initial_models import FILES, SQUARE, choose
@@ -197,7 +201,7 @@ def test_batches_fit_the_data_and_the_memory(examples, name, replicas, own, expe
 
 @pytest.mark.parametrize(("images", "expected"), [(999, (250, 50)), (1000, (500, 100))])
 def test_few_photos_need_fewer_steps(initial, photos, monkeypatch, images, expected):
-    monkeypatch.setattr(fine_tuning, "_count", lambda data: images)
+    monkeypatch.setattr(fine_tuning, "_count", lambda data: (images, None))
     chosen, _ = choose(f"init_from={initial('AugReg')[1]}", f"data.name=folder:{photos}")
     assert (chosen.train.steps, chosen.schedule.warmup_steps) == expected
 
@@ -309,6 +313,46 @@ def test_a_file_of_settings_is_complete(initial, photos):
     digits, request = recipes.get_recipe("digits"), Request(assignments=given)
     with pytest.raises(UserError, match="would be trained at 16 x 16 pixels"):
         fine_tuning.choose(digits, request, "no run", is_complete=True)
+
+
+def test_every_situation_has_its_case():
+    """Complete settings and own weights stay; photos need a model, and bring their settings."""
+    found = {}
+    for situation in itertools.product([True, False], repeat=4):
+        facts = fine_tuning._Situation(*situation)
+        case = next(case for case in fine_tuning._CASES if case.holds(facts))
+        kind = "refused" if case.refusal else (case.pre_logits, case.model, case.photos)
+        found.setdefault(kind, []).append("".join("01"[fact] for fact in facts))
+    assert found == {
+        (False, False, False): [*"1111 1110 1101 1100 1011 1010 1001 1000".split()],
+        (True, False, False): ["0111", "0110", "0101", "0100"],
+        (True, True, True): ["0011"],
+        "refused": ["0010"],
+        (True, True, False): ["0001", "0000"],
+    }
+
+
+def test_a_folder_is_listed_once(initial, photos, tmp_path, monkeypatch):
+    """By counting its images, and opening them for training and for evaluation."""
+    listed, find_images = collections.Counter(), folders.find_images
+
+    def count(folder):
+        listed[folder] += 1
+        return find_images(folder)
+
+    monkeypatch.setattr(folders, "find_images", count)
+    texts = [f"init_from={initial('AugReg')[1]}", f"data.name=folder:{photos}"]
+    request = Request(assignments=Assignments.parse(texts))
+    chosen = fine_tuning.choose(recipes.get_recipe("digits"), request, tmp_path / "run")
+    assert listed == {str(photos / name): 1 for name in ("cat", "dog")}
+    experiment, request = chosen
+    data = prepare(experiment, Workdir(tmp_path / "run"), one_device(), request).data
+    assert listed.total() == 2
+    assert data is not None and data.evaluation is not None
+    assert (data.train.source.num_examples, data.evaluation.source.num_examples) == (18, 2)
+    other = override(experiment, ["data.class_order=text"])
+    assert request.source_of(experiment.data) is not None
+    assert request.source_of(other.data) is None
 
 
 def test_a_headless_model_is_fine_tuned(tmp_path, photos):

@@ -13,7 +13,7 @@ from pipelines.data.sources import tfds_features
 from pipelines.runs.workdir import Workdir
 from pipelines.tasks.task import task_of
 from pipelines.training.dry_run import dry_run
-from pipelines.training.optimization.schedules import make_schedule
+from pipelines.training.optimization.optimizers import make_schedule
 from pipelines.training.train import build_trainer
 from pipelines.training.train_data import open_data
 from tests.pipelines.process import described

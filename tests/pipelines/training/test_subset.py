@@ -157,5 +157,5 @@ def test_fine_tuning_chooses_for_the_part(monkeypatch):
     monkeypatch.setattr(fine_tuning, "open_auto_train_split", lambda data: Photos())
     for assignments, count in (((), 100_000), (("data.fraction=0.01",), 1000)):
         data = tiny_experiment(*assignments).data
-        assert fine_tuning._count(data) == count
-    assert fine_tuning._count(tiny_experiment("data.per_class=10").data) == 200
+        assert fine_tuning._count(data)[0] == count
+    assert fine_tuning._count(tiny_experiment("data.per_class=10").data)[0] == 200

@@ -20,7 +20,7 @@ from pipelines.errors import DataError
 from vit_tf.files import storage
 
 TRAIN_NAMES = ("train", "training")
-# Evaluation takes the first of these splits that a data set has; see `splits.py`.
+# Evaluation takes the first of these splits that a data set has; see `open.py`.
 EVAL_NAMES = ("test", "testing", "validation", "valid", "val", "dev", "eval", "evaluation")
 
 _WORD = re.compile(

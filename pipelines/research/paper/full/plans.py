@@ -7,7 +7,7 @@ import logging
 from pipelines.config import Data, Experiment, override
 from pipelines.data.protocols.suites import TABLE_4
 from pipelines.data.protocols.vtab_tasks import TASKS
-from pipelines.data.sources.splits import choose_splits
+from pipelines.data.sources.open import choose_splits
 from pipelines.data.sources.subset import open_train_split
 from pipelines.errors import DataError, UserError, counted
 from pipelines.reports.text_table import aligned

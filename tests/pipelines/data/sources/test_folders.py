@@ -15,8 +15,7 @@ from pipelines.data.labels.class_sizes import size_warnings
 from pipelines.data.skipped_files import skipped_files
 from pipelines.data.sources import files, folders
 from pipelines.data.sources.files import FileRules
-from pipelines.data.sources.open import open_source, split_names
-from pipelines.data.sources.splits import with_splits
+from pipelines.data.sources.open import open_source, split_names, with_splits
 from pipelines.errors import DataError
 
 

@@ -14,8 +14,7 @@ from pipelines.config import Data
 from pipelines.data import bad_images, pipeline
 from pipelines.data.sources import record_writer
 from pipelines.data.sources.arrays import ArraySource
-from pipelines.data.sources.open import open_source, split_names
-from pipelines.data.sources.splits import choose_splits
+from pipelines.data.sources.open import choose_splits, open_source, split_names
 from pipelines.data.sources.subset import choose_subset
 from tests.pipelines.data.batches import assert_equal, join, to_numpy, train_dataset
 from tests.pipelines.encoded import encode, pixels

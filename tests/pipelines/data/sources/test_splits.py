@@ -3,7 +3,7 @@
 import pytest
 
 from pipelines.config import Data
-from pipelines.data.sources import splits
+from pipelines.data.sources import open as splits
 from pipelines.data.sources.open import split_names
 from pipelines.errors import DataError
 

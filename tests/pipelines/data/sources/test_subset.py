@@ -160,7 +160,7 @@ def test_smaller_parts_are_contained_in_larger_ones():
 def test_a_part_is_chosen_after_examples_are_left_out(tmp_path, monkeypatch, logged):
     """The part has the lowest ranks of the others: smaller parts are contained in larger ones."""
     source = stored(num_classes=2)
-    monkeypatch.setattr(subset, "open_split", lambda *_: source)
+    monkeypatch.setattr(subset, "open_split", lambda *_, **known: source)
     left_out = [0, 3, 30, 33, 36, 300, 597, 7000]
     write_json(tmp_path / "list", exclusion(source, left_out))
     others = sorted(set(ids_of(source).tolist()) - set(left_out))

@@ -35,7 +35,7 @@ class Source:
         return {"parts": [{"split": self.split, "start": 0, "stop": self.num_examples}]}
 
 
-def open_as_source(data, split):
+def open_as_source(data, split, known=None):
     """The `Source` in place of what `open_split` would open."""
     return Source(data.name, split, data.data_dir, data.label)
 
@@ -43,7 +43,7 @@ def open_as_source(data, split):
 def replace_data(monkeypatch, missing=(), opened=None):
     """Lets plans read `Source`s; those whose name begins with one of `missing` are not there."""
 
-    def open_split(data, split):
+    def open_split(data, split, known=None):
         if data.name.startswith(tuple(missing)):
             raise MissingDataError(f"{data.name} is not prepared.")
         if opened is not None:

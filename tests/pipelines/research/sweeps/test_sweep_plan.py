@@ -7,7 +7,7 @@ import pytest
 
 from pipelines.data.exclusion import exclusion
 from pipelines.data.sources.open import open_source
-from pipelines.data.sources.splits import held_out_splits
+from pipelines.data.sources.subset import held_out_splits
 from pipelines.errors import UserError
 from pipelines.research.sweeps import choice
 from pipelines.runs.json_file import write_json

@@ -9,7 +9,7 @@ import tensorflow as tf
 from pipelines import config
 from pipelines.config import recipes
 from pipelines.training.optimization import optimizers
-from pipelines.training.optimization.schedules import make_schedule
+from pipelines.training.optimization.optimizers import make_schedule
 
 
 def test_clipping_is_global_and_reports_the_norm():

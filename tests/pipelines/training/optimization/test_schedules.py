@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from pipelines import config
-from pipelines.training.optimization.schedules import make_schedule
+from pipelines.training.optimization.optimizers import make_schedule
 
 
 @pytest.mark.parametrize(
