@@ -25,7 +25,7 @@ RUN apt-get update \
     && apt-get install --yes --no-install-recommends g++ \
     && rm -rf /var/lib/apt/lists/*
 # The ops are compiled for the TensorFlow of the stage above: no isolation.
-RUN pip install --constraint requirements.lock setuptools wheel pybind11 ninja
+RUN pip install --constraint requirements.lock setuptools wheel pybind11
 COPY README.md LICENSE setup.py ./
 COPY custom_ops custom_ops
 COPY vit_tf vit_tf

@@ -34,7 +34,7 @@ from custom_ops.building.build_plan import (
     plan,
     probe,
     source_hash,
-    stamp,
+    stamp_header,
 )
 
 say_at_once = functools.partial(print, flush=True)  # A pipe would keep lines until the end.
@@ -130,7 +130,7 @@ def _build(library, modules, target, compiler, cuda, say):
             wanted.append(xla)
     if not wanted:
         return []
-    text = stamp(target, compiler, cuda)
+    text = stamp_header(target, compiler, cuda)
     error = ninja_build.link(compiler, wanted, say, text, xla)
     if cuda is None:  # An earlier one is not for these sources.
         products.cuda_module(modules, target["suffix"]).unlink(missing_ok=True)

@@ -76,7 +76,7 @@ def source_hash():
     return hashlib.sha256(b"".join((PACKAGE / file).read_bytes() for file in files)).hexdigest()
 
 
-def stamp(target, compiler, cuda=None):
+def stamp_header(target, compiler, cuda=None):
     """The header that goes into the libraries as their stamp; custom_ops/BUILD has the same.
 
     Args:

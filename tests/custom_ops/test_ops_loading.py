@@ -329,7 +329,7 @@ def test_a_newer_copy_adds_the_kernels_that_an_older_one_lacks(checkout, built, 
     path = checkout / "older.so"
     units |= {"ops": older}
     product = products.library(path, "ops", units, target["tensorflow"]["link"], None)
-    ninja_build.link(compiler, [product], print, build_plan.stamp(target, compiler))
+    ninja_build.link(compiler, [product], print, build_plan.stamp_header(target, compiler))
     run_python("older_library.py", folder=checkout)
 
 
