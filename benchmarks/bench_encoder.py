@@ -17,7 +17,6 @@ usage: python -m benchmarks.bench_encoder [--models ViT-B/16] [--batches 1 8] [-
 import argparse
 import collections
 import dataclasses
-import hashlib
 import itertools
 import json
 import pathlib
@@ -30,10 +29,10 @@ from benchmarks.peers.operations import operations, tokens_of
 from benchmarks.peers.peak import fastest, peak_rates
 from benchmarks.peers.systems import UNITS, choose_peak
 from benchmarks.peers.table import heading, spread
-from custom_ops.building import build_plan
+from custom_ops.building import build_plan, ninja_build
 from custom_ops.building.build_plan import Unit
+from custom_ops.building.ninja_build import Product
 from tests.checkout import ROOT
-from tests.custom_ops.kernel_programs import compile_units
 from vit_tf.config import VARIANTS, get_variant
 
 BUILD = ROOT / "build" / "encoder_stages"
@@ -136,16 +135,16 @@ def settings_of(arguments):
 def build():
     """Compiles and links the program where sources have changed; returns its path."""
     compiler, flags = build_plan.find_compiler(), build_plan.sources()["TEST_COPTS"]
-    headers = (ROOT / "tests" / "cc").glob("*.h")
-    texts = b"".join(path.read_bytes() for path in sorted(headers))
-    source = "../benchmarks/encoder_stages.cc"
-    ours = Unit(source, "encoder_stages", tuple(flags), package=hashlib.sha256(texts).hexdigest())
+    source = "benchmarks/encoder_stages.cc"
+    ours = Unit(f"../{source}", "encoder_stages", tuple(flags))
     kernels = build_plan.plan({}, compiler)["kernels"]
-    objects = compile_units(compiler, kernels, ROOT / "build" / "ops")
-    objects |= compile_units(compiler, [ours], BUILD)
-    program = BUILD / "encoder_stages"
-    run(*compiler.command, *map(str, objects.values()), "-pthread", "-o", str(program))
-    return program
+    objects = ninja_build.compile_units(compiler, kernels, ROOT / "build" / "ops").values()
+    program = Product(BUILD / "program", (ours,), ("-pthread",), (*map(str, objects),))
+    files = [source, *(path.relative_to(ROOT) for path in (ROOT / "tests" / "cc").glob("*.h"))]
+    BUILD.mkdir(parents=True, exist_ok=True)
+    ninja_build.link(compiler, [program], print, place=BUILD, files=files)
+    program.path.chmod(0o755)
+    return program.path
 
 
 def measure(program, setting):

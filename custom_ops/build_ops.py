@@ -5,16 +5,15 @@ the place where `custom_ops.loader` looks: this package, or the file that the en
 `VIT_OPS_LIBRARY` names. The library for XLA is written beside the op library. It is optional: where
 it cannot be built, a line says so, and the rest is built. Run the command again after every change
 of TensorFlow's version, because binaries of one version do not fit another. `CXX` names a compiler
-other than g++. With a CUDA toolkit the kernels for GPUs are built too, and the Python module of
-these: `custom_ops/building/toolkit.py` says how to choose. If they cannot be built, a line says why
-and the rest is built, unless the environment demands them. Sources and flags are listed in
-`sources.bzl`, which Bazel reads too. Only changed sources are compiled again: object files are kept
-in `build/ops` of a checkout, else in the user's cache folder. The terminal shows a line per phase;
-`setup.log` beside that folder gets a line per file and the registers of the kernels for GPUs.
+other than g++. With a GPU and a CUDA toolkit the kernels for GPUs are built too, and the Python
+module of these: `custom_ops/building/toolkit.py` says how to choose. If they cannot be built, a
+line says why and the rest is built, unless the environment demands them. Sources and flags are
+listed in `sources.bzl`, which Bazel reads too. Ninja compiles what changed; `build/ops` of a
+checkout, else the user's cache folder, keeps the object files (`building/ninja_build.py`).
 """
 
 import dataclasses
-import hashlib
+import functools
 import importlib.metadata
 import importlib.util
 import json
@@ -23,53 +22,33 @@ import pathlib
 import sys
 import sysconfig
 import time
-from collections.abc import Callable
 
 from custom_ops import library_file
-from custom_ops.building import objects, products, toolkit
+from custom_ops.building import ninja_build, products, toolkit
 from custom_ops.building.build_plan import (
     PACKAGE,
     BuildError,
-    Compiler,
     find_compiler,
     isas,
     jax_units,
     plan,
     probe,
     source_hash,
-    sources,
+    stamp_header,
 )
 
+say_at_once = functools.partial(print, flush=True)  # A pipe would keep lines until the end.
 KERNELS = "cuda_kernels.json"  # beside a module of `build_cuda_module`
 
 
-@dataclasses.dataclass(frozen=True)
-class _Job:
-    """What to build, and with what.
-
-    Attributes:
-        library: file of the op library.
-        modules: folder of the Python modules.
-        compiler: for C++.
-        target: the answer of `probe`.
-        say: called with a line per phase.
-    """
-
-    library: pathlib.Path
-    modules: pathlib.Path
-    compiler: Compiler
-    target: dict
-    say: Callable
-
-
-def build(library=None, modules=None, say=print):
+def build(library=None, modules=None, say=say_at_once):
     """Compiles and links the libraries and Python modules for the interpreter that runs this.
 
     Args:
         library: file to write the op library to, None for the one in this package. It is written
             atomically. The library for XLA is written beside it.
         modules: folder for the Python modules, None for this package.
-        say: called with a line per phase.
+        say: called with a line per phase and per file that is compiled.
 
     Returns:
         List of the paths written.
@@ -80,133 +59,110 @@ def build(library=None, modules=None, say=print):
             is an error if the environment demands them, else a line.
     """
     library = pathlib.Path(library or PACKAGE / library_file.NAME)
-    job = _Job(library, pathlib.Path(modules or PACKAGE), find_compiler(), probe(), say)
-    tensorflow = job.target.get("tensorflow")
-    say(
-        f"ops: {job.compiler.version}; "
-        + (f"TensorFlow {tensorflow['version']}" if tensorflow else "no TensorFlow")
-        + f"; instruction sets {', '.join(isas(job.compiler))}"
-    )
-    tools = toolkit.tools()
-    written, reason = _build_with_cuda(job)
-    if reason:
-        written = _build(job, None)
-        say(f"ops: no kernels for GPUs: {reason}")
-    if tensorflow is None:
+    target = probe()
+    written, record = _build_all(library, pathlib.Path(modules or PACKAGE), target, say)
+    if record["reason"]:
+        say(f"ops: no kernels for GPUs: {record['reason']}")
+    if "tensorflow" not in target:
         raise BuildError(
-            f"{sys.executable} cannot import TensorFlow ({job.target['error']}). Install it first: "
+            f"{sys.executable} cannot import TensorFlow ({target['error']}). Install it first: "
             f"{sys.executable} -m pip install tensorflow"
         )
-    record = {"tools": tools, "archs": toolkit.asked_archs(), "reason": reason}
-    text = f"{json.dumps(record)}\n"
-    objects.replace(library_file.cuda_file(library), lambda path: path.write_text(text))
+    library_file.cuda_file(library).write_text(f"{json.dumps(record)}\n")
     return written
 
 
-def _build_with_cuda(job):
-    """Builds all with the kernels for GPUs, if that is possible.
-
-    Returns:
-        List of the paths written, and "" or why nothing with these kernels can be built.
-
-    Raises:
-        BuildError: as `build`.
-    """
-    try:
-        cuda = _find_cuda(job.compiler, job.say, needs_gpu=True)
-        return ([], cuda) if isinstance(cuda, str) else (_build(job, cuda), "")
-    except toolkit.CudaError as error:
-        if toolkit.demanded():
-            raise
-        return [], " ".join(str(error).split())
-
-
-def _build(job, cuda):
-    """Compiles and links all, with the kernels for GPUs if `cuda` is a toolkit.
-
-    Returns:
-        List of the paths written.
-
-    Raises:
-        BuildError: if something but the kernels for GPUs fails.
-        CudaError: if the kernels fail, or what is linked with them.
-    """
-    start = time.monotonic()
-    units = plan(job.target, job.compiler, cuda)
-    wanted = products.modules(job.modules, job.target, units, cuda)
-    xla, tensorflow = None, job.target.get("tensorflow")
-    if tensorflow:
-        ops = products.library(job.library, "ops", units, tensorflow["link"], cuda)
-        wanted.insert(0, ops)
-        if units["xla"]:
-            flags = [*tensorflow["link"], *tensorflow["xla"]["link"]]
-            xla = products.library(library_file.for_xla(job.library), "xla", units, flags, cuda)
-    if not wanted:
-        return []
-    stamp = _write_stamp(objects.cache(), job.target, job.compiler, cuda)
-    for_xla = [*units["xla"], *units["cuda_xla"]]
-    for_gpus = [*units["cuda"], *units["cuda_ops"], *units["cuda_module"]]
-    # The kernels for GPUs and the first one of these take longest to compile.
-    files = [*units["cuda"], *for_xla, *(unit for product in wanted for unit in product.units)]
-    files = list(dict.fromkeys(files))
-    # Kernels that are demanded end the build as soon as one fails.
-    optional = for_xla if toolkit.demanded() else [*for_xla, *for_gpus]
-    job.say(f"ops: compiling what changed of {len(files)} files; details in {objects.log()}")
-    compiled, errors = objects.compile_units(job.compiler, files, stamp, optional)
-    if failed := [errors[unit] for unit in for_gpus if unit in errors]:
-        raise toolkit.cuda_error(failed[0])
-    written = []
-
-    def link(product):
-        _link(job.compiler, product, compiled, stamp)
-        written.append(product.path)
-
-    if tensorflow:  # Until all is written the record belongs to other files.
-        library_file.cuda_file(job.library).unlink(missing_ok=True)
-    for product in wanted:
-        try:
-            link(product)
-        except BuildError as error:
-            # Without the kernels it fails again if they are not the reason.
-            if cuda is None:
-                raise
-            raise toolkit.cuda_error(error) from None
-    if cuda is None:  # An earlier one is not for these sources.
-        products.cuda_module(job.modules, job.target["suffix"]).unlink(missing_ok=True)
-    if tensorflow:
-        failed = [errors[unit] for unit in for_xla if unit in errors]
-        _link_for_xla(link, job.library, xla, failed, job.say)
-    paths = ", ".join(map(str, written))
-    job.say(f"ops: wrote {paths} after {time.monotonic() - start:.0f} s")
-    return written
-
-
-def build_modules(folder, say=print):
+def build_modules(folder, say=say_at_once):
     """Compiles and links the Python modules of the kernels alone; needs no TensorFlow.
 
     Args:
         folder: where to write them.
-        say: called with a line per phase.
+        say: called with a line per phase and per file that is compiled.
 
     Raises:
         BuildError: as `build`.
     """
     target = {name: value for name, value in probe().items() if name != "tensorflow"}
-    folder = pathlib.Path(folder)
-    job = _Job(folder / library_file.NAME, folder, find_compiler(), target, say)
-    _, reason = _build_with_cuda(job)
-    if reason:
-        _build(job, None)
+    _build_all(None, pathlib.Path(folder), target, say)
 
 
-def build_cuda_module(folder=None, say=print, variants=None):
+def _build_all(library, modules, target, say):
+    """Builds all that can be built here, with the kernels for GPUs if that is possible.
+
+    Returns:
+        List of the paths written, and the dict that `library_file.cuda_record` returns later.
+    """
+    compiler, tensorflow = find_compiler(), target.get("tensorflow")
+    say(
+        f"ops: {compiler.version}; "
+        + (f"TensorFlow {tensorflow['version']}" if tensorflow else "no TensorFlow")
+        + f"; instruction sets {', '.join(isas(compiler))}"
+    )
+    record = {"tools": toolkit.tools(), "archs": toolkit.asked_archs(), "reason": ""}
+    try:
+        cuda = _find_cuda(compiler, say, needs_gpu=True)
+        if isinstance(cuda, toolkit.Toolkit):
+            return _build(library, modules, target, compiler, cuda, say), record
+        record["reason"] = cuda
+    except BuildError as error:
+        if toolkit.demanded():
+            raise
+        # If the kernels for GPUs are not the reason, it fails again without them.
+        record["reason"] = " ".join(str(error).split())
+    return _build(library, modules, target, compiler, None, say), record
+
+
+def _build(library, modules, target, compiler, cuda, say):
+    """Compiles and links all, with the kernels for GPUs if `cuda` is a toolkit.
+
+    Returns:
+        List of the paths written.
+    """
+    start = time.monotonic()
+    units = plan(target, compiler, cuda)
+    wanted = products.modules(modules, target, units, cuda)
+    tensorflow, xla = target.get("tensorflow"), None
+    if tensorflow:
+        wanted.insert(0, products.library(library, "ops", units, tensorflow["link"], cuda))
+        if units["xla"]:
+            flags = [*tensorflow["link"], *tensorflow["xla"]["link"]]
+            xla = products.library(library_file.for_xla(library), "xla", units, flags, cuda)
+            wanted.append(xla)
+    if not wanted:
+        return []
+    text = stamp_header(target, compiler, cuda)
+    error = ninja_build.link(compiler, wanted, say, text, xla)
+    if cuda is None:  # An earlier one is not for these sources.
+        products.cuda_module(modules, target["suffix"]).unlink(missing_ok=True)
+    if tensorflow:
+        if xla is None:
+            error = BuildError("this TensorFlow has no headers or library of XLA")
+        _note_xla(library_file.for_xla(library), error, say)
+    written = [product.path for product in wanted if not (error and product == xla)]
+    paths = ", ".join(map(str, written))
+    say(f"ops: wrote {paths} after {time.monotonic() - start:.0f} s")
+    return written
+
+
+def _note_xla(path, error, say):
+    """Says why there is no library for XLA, and writes it to a file; deletes an earlier library."""
+    reason = library_file.not_built(path)
+    if error is None:
+        return reason.unlink(missing_ok=True)
+    text = " ".join(str(error).split())
+    say(f"ops: no library for XLA: {text}")
+    path.unlink(missing_ok=True)
+    reason.write_text(text, encoding="utf-8")
+
+
+def build_cuda_module(folder=None, say=say_at_once, variants=None):
     """Compiles and links the Python module of the kernels for GPUs alone; needs no TensorFlow.
 
     Beside it comes the file `KERNELS`, a list of the fields of each `resources.Kernel`, as JSON.
 
     Args:
         folder: where to write it, None for this package.
-        say: called with a line per phase.
+        say: called with a line per phase and per file that is compiled.
         variants: dict from folders to flags of nvcc, which come after its usual ones: a module more
             is written to each, with its own `KERNELS`. All are compiled at the same time.
 
@@ -216,8 +172,7 @@ def build_cuda_module(folder=None, say=print, variants=None):
     Raises:
         BuildError: if there is no CUDA toolkit or no pybind11, or a compiler fails.
     """
-    compiler = find_compiler()
-    target = probe()
+    compiler, target = find_compiler(), probe()
     cuda = _find_cuda(compiler, say)
     if isinstance(cuda, str):
         raise BuildError(
@@ -230,20 +185,16 @@ def build_cuda_module(folder=None, say=print, variants=None):
     if not found:
         raise BuildError(f"The module _vit_cuda needs pybind11: {sys.executable} -m pip install it")
     found += [products.variant(found[0], *variant) for variant in (variants or {}).items()]
-    units = list(dict.fromkeys(unit for product in found for unit in product.units))
-    stamp = _write_stamp(objects.cache(), target, compiler, cuda)
-    say(f"ops: compiling what changed of {len(units)} files; details in {objects.log()}")
-    compiled, _ = objects.compile_units(compiler, units, stamp)
+    ninja_build.link(compiler, found, say)
     for product in found:
-        _link(compiler, product, compiled, stamp)
-        kernels, _ = objects.kernels_in([compiled[x] for x in product.units if x.compiler])
+        files = [ninja_build.object_of(compiler, x) for x in product.units if x.compiler]
+        kernels, _ = ninja_build.kernels_in(files)
         text = json.dumps([dataclasses.asdict(kernel) for kernel in kernels])
-        table = product.path.with_name(KERNELS)
-        objects.replace(table, lambda path, text=text: path.write_text(text))
+        product.path.with_name(KERNELS).write_text(text)
     return path
 
 
-def build_jax_library(platform, folder, say=print, include=None):
+def build_jax_library(platform, folder, say=say_at_once, include=None):
     """Compiles and links the XLA handlers of the ops for JAX; needs no TensorFlow.
 
     The library has one function, `vit_ops_handler(name)`, which returns the address of the handler
@@ -252,7 +203,7 @@ def build_jax_library(platform, folder, say=print, include=None):
     Args:
         platform: "cpu" or "CUDA", as JAX names it.
         folder: where to write the library.
-        say: called with a line per phase.
+        say: called with a line per phase and per file that is compiled.
         include: folder of the headers of XLA's FFI, None for that of the installed jaxlib.
 
     Returns:
@@ -271,19 +222,10 @@ def build_jax_library(platform, folder, say=print, include=None):
     cuda = _find_cuda(compiler, say) if platform == "CUDA" else None
     if isinstance(cuda, str):
         raise BuildError(f"The handlers for JAX on GPUs need nvcc, but {cuda}: set CUDA_HOME.")
-    units = jax_units(include, version, compiler, cuda)
-    stamp = _write_stamp(objects.cache(), {}, compiler, cuda)
-    compiled, _ = objects.compile_units(compiler, units, stamp)
     path = pathlib.Path(folder) / f"_vit_jax_{platform.lower()}.so"
-    flags = (*sources()["OP_LINKOPTS"], *(cuda.link if cuda else ("-lpthread",)))
-    _link(compiler, products.Product(path, units, flags), compiled, stamp)
+    units = jax_units(include, version, compiler, cuda)
+    ninja_build.link(compiler, [products.jax_library(path, units, cuda)], say)
     return path
-
-
-def _link(compiler, product, compiled, stamp):
-    """Links a product from the object files that its units were compiled to."""
-    files = [compiled[unit] for unit in product.units]
-    objects.link(compiler, files, product.flags, product.path, stamp.parent)
 
 
 def _find_cuda(compiler, say, needs_gpu=False):
@@ -292,24 +234,6 @@ def _find_cuda(compiler, say, needs_gpu=False):
     if isinstance(found, toolkit.Toolkit):
         say(f"ops: {found.compiler.version} for {', '.join(found.targets)} ({found.why})")
     return found
-
-
-def _link_for_xla(link, library, product, errors, say):
-    """Links the library for XLA, or says why there is none and writes it to a file."""
-    path = library_file.for_xla(library)
-    reason = library_file.not_built(path)
-    try:
-        if product is None:
-            raise BuildError("this TensorFlow has no headers or library of XLA")
-        if errors:
-            raise errors[0]
-        link(product)
-        reason.unlink(missing_ok=True)
-    except BuildError as error:
-        text = " ".join(str(error).split())
-        say(f"ops: no library for XLA: {text}")
-        path.unlink(missing_ok=True)  # An earlier one is not for these sources.
-        reason.write_text(text, encoding="utf-8")
 
 
 def is_current(say=None):
@@ -343,21 +267,6 @@ def is_current(say=None):
     if say and toolkit.tools() and record["reason"]:
         say(f"ops: built without kernels for GPUs: {record['reason']}")
     return True
-
-
-def _write_stamp(cache, target, compiler, cuda):
-    """Writes the header that goes into the library as its stamp; custom_ops/BUILD has the same."""
-    version = target.get("tensorflow", {}).get("version", "")
-    text = (
-        f'#define VIT_OPS_TENSORFLOW "{version}"\n'
-        f'#define VIT_OPS_ISAS "{" ".join(isas(compiler))}"\n'
-        f'#define VIT_OPS_CUDA_ARCHS "{" ".join(cuda.targets if cuda else ())}"\n'
-        f'#define VIT_OPS_SOURCES "{source_hash()}"\n'
-    )
-    folder = cache / f"stamp-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-    (folder / "custom_ops").mkdir(parents=True, exist_ok=True)
-    objects.replace(folder / "custom_ops" / "build_stamp.h", lambda path: path.write_text(text))
-    return folder
 
 
 def main():

@@ -18,30 +18,14 @@ import sys
 
 PACKAGE = pathlib.Path(__file__).resolve().parent.parent
 
-# The lists of `sources.bzl` that name source files, each with the lists of the headers that they
-# read. CC_HEADERS, which is not in that file, is the part of HEADERS in cc/.
-_HEADERS_OF = {
-    "KERNELS": ("HEADERS",),
-    "ISA_KERNELS": ("HEADERS",),
-    "INFO": ("HEADERS",),
-    "OPS": ("HEADERS", "OP_HEADERS", "TF_HEADERS"),
-    "XLA_OPS": ("HEADERS", "OP_HEADERS", "TF_HEADERS", "XLA_HEADERS"),
-    "MODULE": ("HEADERS", "OP_HEADERS", "MODULE_HEADERS"),
-    "CUDA": ("CC_HEADERS", "CUDA_HEADERS", "CUDA_KERNEL_HEADERS"),
-    "CUDA_HOST": ("CC_HEADERS", "CUDA_HEADERS", "CUDA_KERNEL_HEADERS"),
-    "CUDA_OPS": ("CC_HEADERS", "OP_HEADERS", "TF_HEADERS", "CUDA_HEADERS", "CUDA_OP_HEADERS"),
-    "CUDA_XLA_OPS": ("CC_HEADERS", "OP_HEADERS", "XLA_HEADERS", "CUDA_HEADERS", "CUDA_OP_HEADERS"),
-    "CUDA_MODULE": (
-        *("CC_HEADERS", "OP_HEADERS", "CUDA_HEADERS", "CUDA_OP_HEADERS"),
-        *("MODULE_HEADERS", "CUDA_MODULE_HEADERS"),
-    ),
-}
+# The lists of `sources.bzl` that name source files, in the order of the hash.
+LISTS = (
+    *("KERNELS", "ISA_KERNELS", "INFO", "OPS", "XLA_OPS", "MODULE"),
+    *("CUDA", "CUDA_HOST", "CUDA_OPS", "CUDA_XLA_OPS", "CUDA_MODULE"),
+)
 
 # pip sets these while it builds in isolation; they hide the packages of the interpreter.
 _ISOLATING = ("PYTHONPATH", "PYTHONNOUSERSITE", "PYTHONHOME")
-
-
-LISTS = tuple(_HEADERS_OF)  # of source files
 
 
 class BuildError(RuntimeError):
@@ -83,22 +67,29 @@ def source_files():
     """Paths below `custom_ops/` of all sources and headers, in the order of the hash."""
     lists = sources()
     headers = [name for name in lists if name.endswith("HEADERS")]
-    return [file for name in (*headers, *_HEADERS_OF) for file in lists[name]]
-
-
-def headers_of(source):
-    """Paths below `custom_ops/` of the headers that a source file may read: a list of lists."""
-    lists = sources()
-    lists["CC_HEADERS"] = [file for file in lists["HEADERS"] if file.startswith("cc/")]
-    # Other sources are those of tests.
-    names = next((of for name, of in _HEADERS_OF.items() if source in lists[name]), ("HEADERS",))
-    return [lists[name] for name in names]
+    return [file for name in (*headers, *LISTS) for file in lists[name]]
 
 
 def source_hash():
     """Hash of `sources.bzl` and all that it names; part of the stamp of the libraries."""
     files = ["sources.bzl", sources()["EXPORTS"], *source_files()]
     return hashlib.sha256(b"".join((PACKAGE / file).read_bytes() for file in files)).hexdigest()
+
+
+def stamp_header(target, compiler, cuda=None):
+    """The header that goes into the libraries as their stamp; custom_ops/BUILD has the same.
+
+    Args:
+        target: the answer of `probe`.
+        compiler: a `Compiler`.
+        cuda: a `building.toolkit.Toolkit`, None without the kernels for GPUs.
+    """
+    return (
+        f'#define VIT_OPS_TENSORFLOW "{target.get("tensorflow", {}).get("version", "")}"\n'
+        f'#define VIT_OPS_ISAS "{" ".join(isas(compiler))}"\n'
+        f'#define VIT_OPS_CUDA_ARCHS "{" ".join(cuda.targets if cuda else ())}"\n'
+        f'#define VIT_OPS_SOURCES "{source_hash()}"\n'
+    )
 
 
 def isas(compiler):

@@ -219,25 +219,11 @@ def differs(targets, record) -> bool:
     """
     if os.environ.get(SWITCH) == "0":
         return bool(targets)
-    here = tools()
-    if not here:
-        # The kernels of a toolkit or of a GPU that is gone stay.
-        return demanded() and not targets
-    if here != record["tools"]:
+    if demanded() and not targets:
         return True
-    if not targets:
-        return demanded()
-    named = _named()
-    if named == ["all"]:
-        return record["archs"] != "all"
-    return named is not None and {*named, PTX} != set(targets)
-
-
-def _named():
-    """The list in `VIT_CUDA_ARCHS` without PTX; None if the variable is not set or empty."""
-    text = asked_archs()
-    parts = [part.strip() for part in text.split(",")]
-    return [part for part in parts if part != PTX] if text else None
+    # The kernels of a toolkit or of a GPU that is gone stay.
+    here = tools()
+    return bool(here) and (here != record["tools"] or asked_archs() not in ("", record["archs"]))
 
 
 def _archs(path) -> tuple[tuple[str, ...], str]:
@@ -246,10 +232,11 @@ def _archs(path) -> tuple[tuple[str, ...], str]:
     codes = _ask(path, "--list-gpu-code").split()
     # The list of codes has no "sm_90a".
     supported = [arch for arch in known if f"sm_{arch.rstrip('a')}" in codes]
-    named = _named()
-    if named == ["all"]:
+    if asked_archs() == "all":
         return tuple(supported), f"{ARCHS}=all"
-    if named is not None:
+    if asked_archs():
+        named = [part.strip() for part in asked_archs().split(",")]
+        named = [part for part in named if part != PTX]
         wrong = [arch for arch in named if arch not in supported]
         if wrong:
             raise CudaError(

@@ -4,14 +4,11 @@ A program links the kernels of the library, or kernels that are compiled again w
 some of the instruction sets; the other kernels are linked unchanged. Object files with sanitizers
 and of the programs themselves are kept in the cache folder of the user, so that a fresh clone finds
 those of other checkouts; the kernels of the library are in `build/ops`, where `build_ops` finds
-them too.
+them too. Ninja builds in both (`custom_ops/building/ninja_build.py`).
 """
 
 import concurrent.futures
-import contextlib
 import dataclasses
-import fcntl
-import hashlib
 import os
 import pathlib
 import random
@@ -21,8 +18,9 @@ import subprocess
 import sys
 import tempfile
 
-from custom_ops.building import build_plan, objects
+from custom_ops.building import build_plan, ninja_build
 from custom_ops.building.build_plan import Compiler, Unit
+from custom_ops.building.ninja_build import Product
 from tests.checkout import ROOT
 from tests.custom_ops import instruction_sets
 
@@ -133,48 +131,24 @@ def build(mode, programs, isas=()):
     if XLA_FUZZER in programs:
         handlers, tensorflow = _handlers(mode, gcc)
         includes = handlers[0].includes
-    own = {name: _program(mode, name, gcc, includes) for name in programs}
-    with _objects() as folder:
-        built = list(compile_units(gcc, plain, ROOT / "build" / "ops").values())
-        ours = [*own.values(), *shared, *emulated, *handlers]
-        compiled = compile_units(compiler, [_anywhere(unit) for unit in ours], folder)
-        compiled = dict(zip(ours, compiled.values(), strict=True))
-        built += [compiled[unit] for unit in shared]
-        paths = {}
-        for name, unit in own.items():
-            files = [compiled[unit], *built]
-            files += [compiled[unit] for unit in emulated if name in _on_gpu()]
-            files += [compiled[unit] for unit in handlers if name == XLA_FUZZER]
-            flags = [*(tensorflow if name == XLA_FUZZER else ()), "-pthread", *mode.link]
-            flags += ["-fsanitize=fuzzer"] if name in FUZZERS else []
-            paths[name] = PROGRAMS / f"{name}-{mode.name}"
-            _link(compiler, files, flags, paths[name])
-    return paths
-
-
-@contextlib.contextmanager
-def _objects():
-    """The folder of the object files, which no other checkout changes meanwhile."""
+    built = ninja_build.compile_units(gcc, plain, ROOT / "build" / "ops").values()
+    products = []
+    for name in programs:
+        units = [_program(mode, name, gcc, includes), *shared]
+        units += emulated if name in _on_gpu() else []
+        units += handlers if name == XLA_FUZZER else []
+        flags = [*(tensorflow if name == XLA_FUZZER else ()), "-pthread", *mode.link]
+        flags += ["-fsanitize=fuzzer"] if name in FUZZERS else []
+        path = PROGRAMS / f"{name}-{mode.name}"
+        products.append(Product(path, tuple(units), tuple(flags), tuple(map(str, built))))
+    PROGRAMS.mkdir(parents=True, exist_ok=True)
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    folder = pathlib.Path(home) / "vit_tf" / "kernel_tests"
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield folder
-
-
-def _anywhere(unit):
-    """The unit with messages and debug information that do not name its checkout."""
-    # Other flags are part of the name of the object file, which all checkouts share.
-    return dataclasses.replace(unit, includes=(*unit.includes, f"-ffile-prefix-map={ROOT}/="))
-
-
-def _link(compiler, files, flags, path):
-    command = [*compiler.command, *map(str, files), *flags, "-o", str(path)]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise build_plan.BuildError(f"Could not link {path.name}:\n{done.stderr[-2000:]}")
+    place = pathlib.Path(home) / "vit_tf" / "kernel_tests"
+    files = [path.relative_to(ROOT) for path in (ROOT / "tests" / "cc").iterdir()]
+    ninja_build.link(compiler, products, lambda line: None, place=place, files=files)
+    for product in products:
+        product.path.chmod(0o755)
+    return {product.path.name.removesuffix(f"-{mode.name}"): product.path for product in products}
 
 
 def _on_gpu():
@@ -192,11 +166,8 @@ def _program(mode, name, gcc, includes):
 
 def _test_unit(mode, source, name, flags, includes=()):
     """The unit of a source of tests/cc, or of the kernels for GPUs, under the emulation."""
-    folders = (ROOT / "tests" / "cc", build_plan.PACKAGE / "cuda")
-    headers = [path.read_bytes() for folder in folders for path in sorted(folder.rglob("*.h"))]
-    package = hashlib.sha256(b"".join(headers)).hexdigest()
     source = source if source.startswith("cuda/") else f"../tests/cc/{source}"
-    return Unit(source, f"{name}-{mode.name}", tuple(flags), includes, package)
+    return Unit(source, f"{name}-{mode.name}", tuple(flags), includes)
 
 
 def _kernels(mode, isas, gcc):
@@ -321,13 +292,6 @@ def _run_one(command, environment, timeout):
             code = f"none after {timeout} s"
         file.seek(0)
         return file.read(), code
-
-
-def compile_units(compiler, units, folder):
-    """Compiles units whose object files the folder lacks; dict from unit to object file."""
-    folder.mkdir(parents=True, exist_ok=True)
-    # The objects go to the folder of the stamp of a library; these programs have no stamp.
-    return objects.compile_units(compiler, units, folder / "no_stamp")[0]
 
 
 def _clang():

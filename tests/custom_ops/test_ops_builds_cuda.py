@@ -12,7 +12,7 @@ from custom_ops.building import build_plan, print_toolkit, toolkit
 from custom_ops.building.build_plan import BuildError
 from tests.custom_ops import cuda_compiler
 from tests.custom_ops.cuda_compiler import IMITATION
-from tests.custom_ops.tiny_package import ALL, LISTS, build, log
+from tests.custom_ops.tiny_package import ALL, LISTS, build
 
 
 @pytest.fixture
@@ -39,12 +39,6 @@ def shared_objects(package, tmp_path_factory):
     (build / "ops").symlink_to(shared)
 
 
-def of_nvcc(folder):
-    """Lines of the log about the last build's kernels for GPUs."""
-    lines = log(folder).read_text().splitlines()
-    return [line.removeprefix("ops: nvcc: ") for line in lines if line.startswith("ops: nvcc:")]
-
-
 @pytest.mark.process
 @pytest.mark.parametrize("options", ["", "--orig_src_path_name x.cu"])
 def test_kernels_have_the_same_names_in_every_folder(package, nvcc, monkeypatch, options):
@@ -63,61 +57,37 @@ def test_kernels_for_gpus_are_built_where_there_is_an_nvcc(package, nvcc, monkey
     own = ["cuda_c-nvcc", "cuda_h", "python_c", "tf_gpu"]
     assert units == sorted([*ALL, *own])
     assert lines[1] == "ops: CUDA 13.0.88 for 90a, PTX (no GPU here)"
-    assert [line for line in lines if "nvcc" in line] == []
-    table = of_nvcc(folder)
-    assert table[1].split() == ["k<float,", "3>", "90a", "12", "256", "12"] and len(table) == 2
     report = folder.parent / "build" / "ops" / "cuda_kernels.txt"
-    assert report.read_text().splitlines() == table
+    table = report.read_text().splitlines()
+    assert table[1].split() == ["k<float,", "3>", "90a", "12", "256", "12"] and len(table) == 2
     assert library_file.read_stamp(folder / library_file.NAME)["cuda_archs"] == "90a PTX"
     assert (folder / "_vit_cuda.abi.so").is_file()
 
     assert build(folder)[0] == []
     (folder / "cuda/c.h").write_text("int host();  // changed")
-    assert build(folder)[0] == sorted([*own, "tf_op"])
-    (folder / "cuda/k.h").write_text("// changed")
-    assert build(folder)[0] == ["cuda_c-nvcc", "cuda_h", "tf_op"]
-    monkeypatch.setenv("WARNS", "c.cu(3): warning #177-D: variable was declared but never used")
+    assert build(folder)[0] == ["cuda_c-nvcc", "cuda_h", "tf_info"]
     monkeypatch.setenv("VIT_CUDA_ARCHS", "90a, 80,PTX")
     units, lines = build(folder)
-    assert units == ["cuda_c-nvcc", "tf_op"] and "for 80, 90a, PTX (VIT_CUDA_ARCHS)" in lines[1]
-    assert "c.cu(3): warning #177-D: variable was declared but never used" in of_nvcc(folder)
+    assert units == ["cuda_c-nvcc", "tf_info"] and "for 80, 90a, PTX (VIT_CUDA_ARCHS)" in lines[1]
     monkeypatch.setenv("VIT_CUDA", "0")
-    assert build(folder)[0] == ["tf_op"]
+    assert build(folder)[0] == ["tf_info"]
     assert not (folder / "_vit_cuda.abi.so").exists()
 
 
 @pytest.mark.process
 def test_variants_of_the_module_are_built_with_it(package, nvcc):
-    """More of them than the cache keeps versions of an object: each is compiled with its flags."""
     folder, _ = package
     (folder / "cuda/c.cu").write_text(
         '#include "custom_ops/cuda/c.h"\n#ifndef X\n#define X 7\n#endif\n'
         "int gpu() { return host() + X * 1000003; }"
     )
-    flags = {folder.parent / f"v{i}": [f"-DX={i}"] for i in range(6)}
-    for place in flags:
-        place.mkdir()
-    path = build_ops.build_cuda_module(folder.parent, [].append, flags)
-    objects = {place: (place / path.name).read_bytes() for place in (path.parent, *flags)}
-    assert len({*objects.values()}) == 7
-    for place in objects:
+    variant = folder.parent / "variant"
+    variant.mkdir()
+    path = build_ops.build_cuda_module(folder.parent, [].append, {variant: ["-DX=1"]})
+    assert path.read_bytes() != (variant / path.name).read_bytes()
+    for place in (folder.parent, variant):
         kernels = json.loads((place / build_ops.KERNELS).read_text())
         assert [kernel["name"] for kernel in kernels] == ["k<float, 3>"]
-    report = folder.parent / "build" / "ops" / "cuda_kernels.txt"
-    assert len(report.read_text().splitlines()) == 2
-
-
-@pytest.mark.process
-def test_ptx_alone_leaves_the_list_of_kernels(package, nvcc, monkeypatch):
-    folder, _ = package
-    build(folder)
-    report = folder.parent / "build" / "ops" / "cuda_kernels.txt"
-    before = report.read_text()
-    text = IMITATION.replace("ptxas info    : Compiling", "#").replace("ptxas info    : Used", "#")
-    (nvcc / "bin/nvcc").write_text(text)
-    monkeypatch.setenv("VIT_CUDA_ARCHS", "PTX")
-    build_ops.build_cuda_module(folder.parent, [].append)
-    assert report.read_text() == before
 
 
 @pytest.mark.process
@@ -298,10 +268,8 @@ def test_a_build_is_current_until_cuda_changes(package, nvcc, monkeypatch):
 
     assert is_current(True) is False
     # The GPUs that are asked for. Without a list any do.
-    for archs in ("90a", "PTX,90a", ""):
-        assert is_current(VIT_CUDA_ARCHS=archs), archs
     assert not is_current(VIT_CUDA_ARCHS="80") and not is_current(VIT_CUDA="0")
-    assert is_current(True, VIT_CUDA_ARCHS="all") is False
+    assert is_current(True, VIT_CUDA_ARCHS="all") is False and is_current(VIT_CUDA_ARCHS="all")
     assert is_current() and is_current(VIT_CUDA="1") and not is_current(VIT_CUDA_ARCHS="80,90a")
     # The tools: replaced, with other settings, gone.
     (nvcc / "bin/nvcc").write_text(f"{IMITATION}# newer\n")

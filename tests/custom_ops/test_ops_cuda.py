@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.gpu import jax_check
 from custom_ops import build_ops, library_file
-from custom_ops.building import build_plan, objects, resources, toolkit
+from custom_ops.building import build_plan, ninja_build, resources, toolkit
 from tests.checkout import ROOT
 from tests.custom_ops import cuda_compiler
 from tests.custom_ops.process import run_python
@@ -37,11 +37,11 @@ def compile_kernels(cuda, folder):
     """
     compiler = build_plan.find_compiler()
     units = build_plan.plan({}, compiler, cuda)["cuda"]
-    files, _ = objects.compile_units(compiler, units, folder / "no_stamp")
+    files = ninja_build.compile_units(compiler, units, folder)
     tuned = []
     for unit in units:
         if unit.compiler:
-            log = objects.log_of(files[unit]).read_text()
+            log = ninja_build.log_of(files[unit]).read_text()
             kernels, others = resources.parse(log)
             assert others == [], unit.source
             assert {kernel.arch for kernel in kernels} <= set(cuda.archs)
@@ -56,7 +56,7 @@ def compile_kernels(cuda, folder):
 def test_the_libraries_have_kernels_for_gpus_and_load_without_one(cuda, tmp_path):
     """For sm_90a and PTX. Where nvcc is installed, `make setup` has compiled the same."""
     kernels = cuda("90a")
-    compile_kernels(kernels, objects.cache())
+    compile_kernels(kernels, ninja_build.folder())
     path = tmp_path / library_file.NAME
     written = build_ops.build(path, tmp_path)
     assert library_file.for_xla(path) in written
@@ -81,7 +81,7 @@ def test_the_libraries_have_kernels_for_gpus_and_load_without_one(cuda, tmp_path
 @pytest.mark.heavy("compilers")
 def test_a_library_for_jax_has_the_handlers_of_gpus(cuda, tmp_path):
     """With the headers of XLA that TensorFlow brings: they are the same."""
-    compile_kernels(cuda("90a"), objects.cache())
+    compile_kernels(cuda("90a"), ninja_build.folder())
     [include] = [x[2:] for x in build_plan.probe()["tensorflow"]["compile"] if x.startswith("-I")]
     path = build_ops.build_jax_library("CUDA", tmp_path, [].append, include)
     find = ctypes.CDLL(str(path)).vit_ops_handler
@@ -93,7 +93,7 @@ def test_a_library_for_jax_has_the_handlers_of_gpus(cuda, tmp_path):
 @pytest.mark.process
 @pytest.mark.heavy("compilers")
 def test_two_builds_of_the_module_load_into_a_process(cuda, tmp_path):
-    compile_kernels(cuda("90a"), objects.cache())
+    compile_kernels(cuda("90a"), ninja_build.folder())
     path = build_ops.build_cuda_module(tmp_path, [].append)
     (tmp_path / "fast").mkdir()
     other = shutil.copy(path, tmp_path / "fast")
@@ -106,7 +106,7 @@ def test_a_driver_that_does_not_fit_is_explained(cuda, tmp_path):
     kernels = cuda("90a")
     source = ROOT / "tests" / "cc" / "driver_errors.cc"
     command = ["g++", f"-I{ROOT}", source, "-o", "program"]
-    own = compile_kernels(kernels, objects.cache())["cuda/cuda_execution.cu"]
+    own = compile_kernels(kernels, ninja_build.folder())["cuda/cuda_execution.cu"]
     subprocess.run([*command, own, *kernels.link], cwd=tmp_path, check=True)
     done = subprocess.run([tmp_path / "program"], capture_output=True, text=True, check=True)
     result, shared, driver, ptx, old_gpu, no_code, large, no_kernel, other = (
@@ -131,7 +131,7 @@ def test_the_kernels_compile_for_every_gpu(cuda):
     archs = build_plan.sources()["CUDA_ARCHS"]
     kernels = cuda("all", lambda: cuda_compiler.home_for(archs))
     assert list(kernels.archs) == archs
-    assert compile_kernels(kernels, objects.cache())
+    assert compile_kernels(kernels, ninja_build.folder())
 
 
 LOG = """ptxas info    : 0 bytes gmem

@@ -43,6 +43,8 @@ class Environment:
     def run(self, command, **environment):
         of_tests = ("PYTHONPATH", "CXX", library_file.VARIABLE)
         inherited = {name: os.environ[name] for name in os.environ if name not in of_tests}
+        # For ninja, which pip would install if it isolated the build.
+        inherited["PATH"] = f"{sysconfig.get_path('scripts')}:{inherited['PATH']}"
         done = subprocess.run(
             command,
             cwd=self.folder,

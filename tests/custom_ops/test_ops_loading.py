@@ -12,8 +12,8 @@ import pytest
 import tensorflow as tf
 
 import custom_ops
-from custom_ops import build_ops, dispatch, library_file, loader
-from custom_ops.building import build_plan, objects
+from custom_ops import dispatch, library_file, loader
+from custom_ops.building import build_plan, ninja_build, products
 from tests.custom_ops.process import run_python
 
 OPS = loader.OPS
@@ -326,12 +326,10 @@ def test_a_newer_copy_adds_the_kernels_that_an_older_one_lacks(checkout, built, 
     older = [unit for unit in units["ops"] if not any(name in unit.source for name in missing)]
     assert len(older) == len(units["ops"]) - len(missing)
     # The object files are those of the library that is tested.
-    stamp = build_ops._write_stamp(objects.cache(), target, compiler, None)
-    wanted = [*older, *units["info"], *units["kernels"]]
-    compiled, _ = objects.compile_units(compiler, wanted, stamp)
-    flags = [*build_plan.sources()["OP_LINKOPTS"], *target["tensorflow"]["link"]]
     path = checkout / "older.so"
-    objects.link(compiler, list(compiled.values()), flags, path, stamp.parent)
+    units |= {"ops": older}
+    product = products.library(path, "ops", units, target["tensorflow"]["link"], None)
+    ninja_build.link(compiler, [product], print, build_plan.stamp_header(target, compiler))
     run_python("older_library.py", folder=checkout)
 
 

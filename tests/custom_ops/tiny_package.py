@@ -9,7 +9,7 @@ OP_HEADERS = ["cc/o.h"]
 TF_HEADERS = ["tf/t.h"]
 KERNELS = ["cc/k.cc"]
 ISA_KERNELS = ["cc/i.cc"]
-INFO = []
+INFO = ["tf/info.cc"]
 OPS = ["tf/op.cc"]
 XLA_OPS = ["xla/x.cc"]
 XLA_HEADERS = ["xla/x.h"]
@@ -46,11 +46,12 @@ FILES = {
     "cc/i.cc": '#include "custom_ops/cc/a.h"\nint isa() { return 1; }',
     "cc/o.h": "",
     "tf/t.h": '#include "custom_ops/cc/o.h"\n',
-    "tf/op.cc": '#include "custom_ops/build_stamp.h"\n#include "custom_ops/tf/t.h"\n'
-    'int kernel(); extern "C" const char s[] = "VIT_OPS_BUILD_INFO:{\\"tensorflow\\": \\""'
+    "tf/op.cc": '#include "custom_ops/tf/t.h"\nint kernel(); int op() { return kernel(); }',
+    "tf/info.cc": '#include "custom_ops/build_stamp.h"\n'
+    'extern "C" const char s[] = "VIT_OPS_BUILD_INFO:{\\"tensorflow\\": \\""'
     ' VIT_OPS_TENSORFLOW "\\", \\"compiler\\": \\"c\\", \\"isas\\": \\"" VIT_OPS_ISAS'
     ' "\\", \\"cuda_archs\\": \\"" VIT_OPS_CUDA_ARCHS'
-    ' "\\", \\"sources\\": \\"" VIT_OPS_SOURCES "\\"}"; int op() { return kernel(); }',
+    ' "\\", \\"sources\\": \\"" VIT_OPS_SOURCES "\\"}";',
     "xla/x.h": "",
     "xla/x.cc": "int kernel(); int x() { return kernel(); }",
     "python/m.h": "",
@@ -83,16 +84,9 @@ def write(folder):
 def build(folder):
     """Builds it; returns the names of the units that were compiled, sorted, and what is said."""
     lines = []
-    log(folder).unlink(missing_ok=True)
     build_ops.build(folder / library_file.NAME, folder, lines.append)
-    found = log(folder).read_text().splitlines() if log(folder).exists() else []
-    return sorted(line.split()[2] for line in found if "/" in line.split()[1]), lines
-
-
-def log(folder):
-    """The file with what the terminal does not show."""
-    return folder.parent / "build" / "setup.log"
+    return sorted(line.split()[3] for line in lines if "] compile " in line), lines
 
 
 # The units that need no CUDA.
-ALL = ["cc_i-baseline", "cc_k", "python_m", "tf_op"]
+ALL = ["cc_i-baseline", "cc_k", "python_m", "tf_info", "tf_op"]
