@@ -64,8 +64,6 @@ GROUPS = {
         ),
         *("tests/pipelines/training/", "tests/pipelines/distribution/"),
         *("tests/pipelines/test_families.py", "tests/pipelines/test_switches.py"),
-        # Trainings of the comparison with a GPU.
-        *("benchmarks/gpu/smoke", "tests/benchmarks/test_gpu_smoke"),
     ),
     # All tests of the room behind the fence, without a mark of their own.
     "research": (
