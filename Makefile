@@ -125,7 +125,7 @@ bench: setup  ## run every benchmark but the long one
 	  echo "$$file"; $(RUN) -m "benchmarks.$$(basename "$$file" .py)"; done
 
 # Without .venv: a machine with a GPU may have PyTorch and no TensorFlow.
-bench-gpu:  ## on a GPU: build, check and time its kernels; needs nvcc, PyTorch, pybind11; ARGS
+bench-gpu:  ## on a GPU: build, check and time its kernels; needs nvcc, PyTorch, pybind11, pytest; ARGS
 	@$(or $(PYTHON),python3) -m benchmarks.gpu_run $(ARGS)
 
 # After `make bench-gpu ARGS="--only check"`, which builds the module; TOOL is one of its four tools.

@@ -64,6 +64,7 @@ GROUPS = {
         ),
         *("tests/pipelines/training/", "tests/pipelines/distribution/"),
         *("tests/pipelines/test_families.py", "tests/pipelines/test_switches.py"),
+        "tests/pipelines/test_training_on_gpu.py",
     ),
     # All tests of the room behind the fence, without a mark of their own.
     "research": (
