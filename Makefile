@@ -16,7 +16,7 @@ CXX_FILES = $(shell find custom_ops tests/cc benchmarks -name '*.cc' -o -name '*
 
 .DEFAULT_GOAL := help
 .PHONY: help setup ops packages cuda-compiler demo check test test-all test-processors test-release test-peers test-tf wheels \
-  test-wheels lint lint-release audit format bench bench-gpu gpu-smoke bench-peers \
+  test-wheels lint lint-release audit format bench bench-gpu sanitize-gpu gpu-smoke bench-peers \
   bench-peers-load fuzz soak peers tpu-check clean
 
 help:  ## show this list
@@ -125,11 +125,17 @@ bench: setup  ## run every benchmark but the long one
 	  echo "$$file"; $(RUN) -m "benchmarks.$$(basename "$$file" .py)"; done
 
 # Without .venv: a machine with a GPU may have PyTorch and no TensorFlow.
-bench-gpu:  ## on a GPU: build, check and time its kernels; needs nvcc, PyTorch, pybind11; ARGS
-	@$(or $(PYTHON),python3) -m benchmarks.gpu $(ARGS)
+bench-gpu:  ## on a GPU: build, check and time its kernels; needs nvcc, PyTorch, pybind11, pytest; ARGS
+	@$(or $(PYTHON),python3) -m benchmarks.gpu_run $(ARGS)
+
+# After `make bench-gpu ARGS="--only check"`, which builds the module; TOOL is one of its four tools.
+TOOL ?= memcheck
+sanitize-gpu:  ## on a GPU: compute-sanitizer over every kernel on small shapes; TOOL
+	@VIT_CUDA_MODULE=$$(ls build/gpu/_vit_cuda*.so) compute-sanitizer --tool $(TOOL) --error-exitcode 9 \
+	  $(or $(PYTHON),python3) -m pytest -c tests/gpu/alone.ini -q tests/gpu/test_small_shapes.py
 
 gpu-smoke: setup  ## on a GPU with TensorFlow: train, export, serve and compare with the CPU
-	@$(RUN) -m benchmarks.gpu.smoke $(ARGS)
+	@$(RUN) -m pytest -m gpu tests/pipelines/test_training_on_gpu.py
 
 bench-peers: setup .venv-peers  ## CPU inference beside OpenVINO, ONNX Runtime, PyTorch; ARGS="--help" lists options
 	@$(RUN) -m benchmarks.peers $(ARGS)

@@ -111,7 +111,12 @@ def pytest_collection_modifyitems(config, items):
     files = {item.nodeid.partition("::")[0]: None for item in items}
     starts = order.in_order(list(files), config.getoption("shuffle"))
     items.sort(key=lambda item: starts.index(item.nodeid.partition("::")[0]))
-    for_gpus = [item for item in items if item.get_closest_marker("gpu")]
+    # Those of tests/gpu need no TensorFlow; their conftest.py looks for a GPU.
+    for_gpus = [
+        item
+        for item in items
+        if item.get_closest_marker("gpu") and not item.nodeid.startswith("tests/gpu/")
+    ]
     if not for_gpus:
         return
     import tensorflow as tf

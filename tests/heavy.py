@@ -64,8 +64,7 @@ GROUPS = {
         ),
         *("tests/pipelines/training/", "tests/pipelines/distribution/", "tests/tpu/"),
         *("tests/pipelines/test_families.py", "tests/pipelines/test_switches.py"),
-        # Trainings of the comparison with a GPU.
-        *("benchmarks/gpu/smoke", "tests/benchmarks/test_gpu_smoke"),
+        "tests/pipelines/test_training_on_gpu.py",
     ),
     # All tests of these rooms, without a mark of their own; "research" is behind the fence.
     "research": _room(

@@ -7,12 +7,12 @@ import subprocess
 
 import pytest
 
-from benchmarks.gpu import jax_check
 from custom_ops import build_ops, library_file
 from custom_ops.building import build_plan, ninja_build, resources, toolkit
 from tests.checkout import ROOT
 from tests.custom_ops import cuda_compiler
 from tests.custom_ops.process import run_python
+from tests.gpu import jax_check
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from benchmarks.gpu import cases, jax_check
 from custom_ops import build_ops
 from custom_ops.building.build_plan import BuildError, probe
 from tests.checkout import ROOT
+from tests.gpu import cases, jax_check
 
 # `make tpu-check` creates the second one.
 INTERPRETERS = [sys.executable, str(ROOT / ".venv-tpu" / "bin" / "python")]
@@ -62,7 +62,7 @@ def test_the_ops_run_under_jax(build):
     names = [case.name for case in cases.under_jax() if "197" not in case.name]
     request = {"module": str(build(include)), "platform": "cpu", "names": names}
     done = subprocess.run(
-        [python, "-m", "benchmarks.gpu.jax_check"],
+        [python, "-m", "tests.gpu.jax_check"],
         cwd=ROOT,
         input=f"{json.dumps(request)}\n",
         capture_output=True,

@@ -2,7 +2,7 @@
 
 import sys
 
-from benchmarks.gpu.worker import load_module
+from tests.gpu.small_shapes import load_module
 
 one, other = load_module(sys.argv[1]), load_module(sys.argv[2], "fast")
 for module in (one, other):

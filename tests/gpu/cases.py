@@ -1,16 +1,10 @@
-"""The cases that are checked and timed. Another process asks for a case by its name."""
+"""The cases that are checked. Another process asks for a case by its name."""
 
 import dataclasses
 import functools
-import itertools
 
 OPS = ("attention", "axial", "taps", "patch_embed", "extract_patches")
 DTYPES = ("bfloat16", "float16", "float32")
-BACKENDS = ("flash", "cudnn", "efficient")
-
-# The heads of ViT-B and ViT-H, by their size; what serves one image, a few, and a training step.
-TIMED_HEADS = {64: 12, 80: 16}
-TIMED_BATCHES = (64, 8, 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,103 +98,12 @@ class Large:
         return 2**31 // (3 * self.tokens * self.heads * self.size) + 2
 
 
-@dataclasses.dataclass(frozen=True)
-class Timing:
-    """A row of the table of times.
-
-    Attributes:
-        op: one of `OPS`.
-        dtype: "bfloat16" or "float16".
-        direction: "forward" or "backward".
-        batch: images in a batch.
-        tokens, heads, size: of attention.
-        lines: for axial attention the lines, of `tokens` each, that are attended along.
-        form: "bias" for attention with a bias `[H, N, N]`; "axis=1" or "axis=2"; else "".
-    """
-
-    op: str
-    dtype: str
-    direction: str
-    batch: int
-    tokens: int
-    heads: int
-    size: int
-    lines: int = 1
-    form: str = ""
-
-    @property
-    def name(self):
-        what = f"{self.op} {self.direction} {self.dtype} B={self.batch} N={self.tokens}"
-        if self.op == "patch_embed":
-            return what
-        lines = f" lines={self.lines}" if self.op == "axial" else ""
-        return f"{what} d={self.size}{lines} {self.form}".rstrip()
-
-    @property
-    def operations(self):
-        """Multiplications and additions: 4 B H N^2 d forward, 2.5 times that backward.
-
-        Taps have the products of queries and keys alone, 2 B H N^2 d.
-        A patch embedding has 2 B N 768 D forward, for patches of 16 x 16 x 3; its gradient of the
-        kernel has as many.
-        """
-        width = self.heads * self.size
-        if self.op == "patch_embed":
-            return 2 * self.batch * self.tokens * 768 * width
-        forward = 4 * self.batch * self.lines * self.tokens**2 * width
-        if self.op == "taps":
-            return forward // 2
-        return forward * (2.5 if self.direction == "backward" else 1)
-
-    @property
-    def bytes(self):
-        """Bytes of all inputs and outputs, each read or written once."""
-        width, rows = self.heads * self.size, self.batch * self.lines * self.tokens
-        if self.op == "patch_embed":
-            # Images, tokens, and the kernel or its gradient.
-            return 2 * (self.batch * 224 * 224 * 3 + rows * width + 768 * width)
-        statistics = 4 * 2 * rows * self.heads
-        if self.op == "taps":
-            # Queries, keys and the row of the class token.
-            return 2 * 2 * rows * width + statistics + 4 * rows * self.heads
-        # qkv and out; backward also their gradients.
-        backward = self.direction == "backward"
-        bias = 4 * self.heads * self.tokens**2 * (1 + backward) if self.form == "bias" else 0
-        return 2 * rows * width * (8 if backward else 4) + statistics + bias
-
-
-def checks(ops=OPS, quick=False):
+def checks():
     """All cases that are checked, those of the types that the kernels are tuned for first."""
     found = []
     for dtype in DTYPES:
         found += _attention(dtype) + _axial(dtype) + _taps(dtype) + _patches(dtype)
-    found += [Large(), *_copies()]
-    found = [case for case in found if case.op in ops]
-    if not quick:
-        return found
-    # Cases of each op and dtype from the first to the last.
-    groups = {}
-    for case in found:
-        groups.setdefault((case.op, case.dtype), []).append(case)
-    return [case for group in groups.values() for case in group[:: max(1, len(group) // 4)]]
-
-
-def through_ptx(ops=OPS):
-    """Of `checks`, one for each combination of what chooses kernels, in bfloat16 and float32."""
-    found = {}
-    for case in checks(ops):
-        if case.dtype in ("bfloat16", "float32") and not isinstance(case, Large):
-            if case.shape[0] and min(case.shape[1:]) > 1:
-                found.setdefault((case.op, case.dtype, *_chooses(case)), case)
-    return list(found.values())
-
-
-def _chooses(case):
-    """What decides, beside op and dtype, which kernels a case reaches."""
-    if isinstance(case, Patches):
-        return (case.images == "uint8",)
-    line = case.shape[case.axis or 1]
-    return case.bias is not None, case.axis, line > 64, sum(case.size > x for x in (64, 80))
+    return [*found, Large(), *_copies()]
 
 
 def under_jax():
@@ -212,36 +115,6 @@ def under_jax():
             found.append(Attention("attention", dtype, (2, tokens), 2, size, bias))
         for shape, patch_size, width in (((2, 35, 33, 3), 16, 64), ((3, 9, 7, 1), 3, 33)):
             found.append(Patches("patch_embed", dtype, "uint8", shape, patch_size, width))
-    return found
-
-
-def timings(ops=OPS, quick=False):
-    """All rows of the table of times; the most usual sizes first."""
-    found = []
-    if "attention" in ops:
-        dtypes, sizes, counts = ("bfloat16", "float16"), (64, 80), (197, 577, 50, 257)
-        if quick:
-            dtypes, sizes, counts = dtypes[:1], sizes[:1], counts[:1]
-        found += [
-            Timing("attention", dtype, direction, batch, tokens, TIMED_HEADS[size], size)
-            for dtype, batch, size, tokens in itertools.product(
-                dtypes, TIMED_BATCHES, sizes, counts
-            )
-            for direction in ("forward", "backward")
-        ]
-    more = [("attention", 197, 12, 64, 1, "bias")]
-    # Rows and columns of the patches of ViT-B/16, and of the first stage of an axial ResNet.
-    for lines, heads, size in ((14, 12, 64), (56, 8, 16)):
-        more += [("axial", lines, heads, size, lines, f"axis={axis}") for axis in (1, 2)]
-    for op, *sizes in more[: 2 if quick else None]:
-        for direction in ("forward", "backward") if op in ops else ():
-            found.append(Timing(op, "bfloat16", direction, 8, *sizes))
-    if "taps" in ops:
-        found.append(Timing("taps", "bfloat16", "forward", 8, 197, 12, 64))
-    if "patch_embed" in ops:
-        for dtype in ("bfloat16",) if quick else ("bfloat16", "float16"):
-            for direction in ("forward", "backward"):
-                found.append(Timing("patch_embed", dtype, direction, 256, 196, 12, 64))
     return found
 
 

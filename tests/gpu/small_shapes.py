@@ -1,17 +1,14 @@
-"""Runs every kernel once on small shapes, for compute-sanitizer, or attention for Nsight Compute.
+"""Calls of every kernel on small shapes, for compute-sanitizer.
 
-`python -m benchmarks.gpu.sanitized MODULE OP DTYPE`. It uses the driver of CUDA alone: under the
-sanitizer PyTorch would take minutes, and its allocator would hide reads behind the end of a tensor.
-Results are not checked here. Prints the number of calls; exits with 1 if a call fails.
+They use the driver of CUDA alone: under the sanitizer PyTorch would take minutes, and its allocator
+would hide reads behind the end of a tensor. Results are not checked here.
 """
 
 import ctypes
+import importlib.util
 import itertools
-import sys
 
 import numpy as np
-
-from benchmarks.gpu.worker import load_module
 
 _SIZES = {"bfloat16": 2, "float32": 4, "uint8": 1}
 # (batch, tokens, heads, head size, whether with biases too): the fewest that reach each kernel.
@@ -58,8 +55,20 @@ PATCHES = (
 )
 # Copies have a kernel for units of each of 1, 2, 4, 8 and 16 bytes, by what divides their lines.
 COPIES = (*(case[:2] for case in PATCHES[:3]), ((1, 16, 16, 1), 8))
+# float16 runs the code of bfloat16.
+DTYPES = ("bfloat16", "float32")
 # Error of the driver.
 OUT_OF_MEMORY = 2
+
+
+def load_module(path, variant=""):
+    """The module `_vit_cuda` from a file; each variant that a process loads has another name."""
+    # pybind11 returns what it has loaded by the same name, whatever the file.
+    name = f"{variant}._vit_cuda" if variant else "_vit_cuda"
+    specification = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
 
 
 class Driver:
@@ -135,17 +144,6 @@ class Calls:
                     d_bias = self._output(shape, "float32")
                     self._run(problem.bias_gradient, out, statistics, d_out, d_bias)
 
-    def large_attention(self, dtype):
-        """Batches that fill a card, for Nsight Compute."""
-        for batch, tokens, heads, size in ((64, 197, 12, 64), (64, 50, 12, 64), (64, 197, 16, 80)):
-            qkv = self._given((batch, tokens, 3 * heads * size), dtype)
-            out = self._output((batch, tokens, heads * size), dtype)
-            statistics = self._output((batch, heads, 2, tokens), "float32")
-            problem = self._module.Attention(qkv, heads)
-            self._run(problem.forward, out, statistics)
-            d_qkv = self._output((batch, tokens, 3 * heads * size), dtype)
-            self._run(problem.gradient, out, statistics, out, d_qkv)
-
     def axial(self, dtype):
         self.attention(dtype, 1)
         self.attention(dtype, 2)
@@ -204,19 +202,3 @@ class Calls:
     def _output(self, shape, dtype):
         address = self._driver.allocate(int(np.prod(shape)) * _SIZES[dtype])
         return self._module.Array(address, list(shape), dtype)
-
-
-def main():
-    path, op, dtype = sys.argv[1:]
-    calls, failed = Calls(load_module(path)), False
-    try:
-        getattr(calls, op)(dtype)
-    except Exception as error:
-        failed = True
-        print(f"{op} {dtype}: {type(error).__name__}: {error}", flush=True)
-    print(f"{calls.count} calls")
-    sys.exit(failed)
-
-
-if __name__ == "__main__":
-    main()

@@ -10,11 +10,11 @@ import math
 import numpy as np
 import torch
 
-from benchmarks.gpu import plain
-from benchmarks.gpu.cases import Large, Patches
-from benchmarks.gpu.tensors import DEVICE
-from benchmarks.gpu.tolerance import compare
 from tests.custom_ops import oracle
+from tests.gpu import plain
+from tests.gpu.cases import Large, Patches
+from tests.gpu.kernels import DEVICE
+from tests.gpu.tolerance import compare
 from tests.tolerances import EPSILON, MULTIPLE
 
 # Products of q and k from which on plain PyTorch in float64 takes the place of the oracle, whose

@@ -18,6 +18,13 @@ _NAMES = {
 }
 
 
+def exact_products():
+    """PyTorch multiplies float32 without TF32, and sums 16 bits in float32, as the kernels do."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+
+
 def poisoned(shape, dtype):
     """An output that has not been written."""
     if dtype == torch.uint8:
@@ -93,10 +100,6 @@ class Kernels:
         problem.taps(self.execution(), self.array(statistics), **arrays, grid=grid)
         return found
 
-    def patch_embed_problem(self, images, kernel, **options):
-        """The `PatchEmbed` of these tensors, which the caller keeps."""
-        return self._module.PatchEmbed(self.array(images), self.array(kernel), **options)
-
     def patch_embed(self, images, tables, d_tokens, scale, offset):
         """Dict of `tokens` and the gradients of all inputs, by their names.
 
@@ -108,7 +111,9 @@ class Kernels:
         """
         kernel, prefix = tables["kernel"], tables["prefix"]
         count = 0 if prefix is None else len(prefix)
-        problem = self.patch_embed_problem(images, kernel, scale=scale, offset=offset, prefix=count)
+        problem = self._module.PatchEmbed(
+            self.array(images), self.array(kernel), scale=scale, offset=offset, prefix=count
+        )
         tokens = poisoned(d_tokens.shape, kernel.dtype)
         problem.forward(
             self.execution(),

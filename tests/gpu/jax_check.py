@@ -1,6 +1,6 @@
 """Runs the ops under JAX as XLA FFI handlers, in a process without TensorFlow.
 
-`python -m benchmarks.gpu.jax_check`. The first line of standard input is JSON: `module`, the path
+`python -m tests.gpu.jax_check`. The first line of standard input is JSON: `module`, the path
 of a library of `build_ops.build_jax_library`; `platform`, "cpu" or "CUDA"; `names` of cases of
 `cases.under_jax`. For every case a line of JSON comes back: `name` and `problems`.
 
@@ -43,7 +43,7 @@ def register(path, platform):
 
 def check(case):
     """Runs a case of `cases.under_jax`; returns the list of problems."""
-    from benchmarks.gpu.tolerance import compare
+    from tests.gpu.tolerance import compare
 
     run = _attention if case.op == "attention" else _patch_embed
     actual, ordinary, expected = run(case)
@@ -154,7 +154,7 @@ def _bits(number):
 def main():
     import jax
 
-    from benchmarks.gpu import cases
+    from tests.gpu import cases
 
     request = json.loads(sys.stdin.readline())
     # Products of float32 in float32, not in TF32.
