@@ -106,8 +106,10 @@ def split_names(name, data_dir=None, rules=USUAL):
     Args and errors are as for `open_source`.
     """
     (_, list_names), path = _find_kind(name)
-    if list_names in (folder_splits, list_splits):
-        return list_names(path, data_dir, rules)
+    if list_names is folder_splits:
+        return folder_splits(path, data_dir, rules)
+    if list_names is list_splits:
+        return list_splits(path, data_dir, rules)
     return list_names(path, data_dir)
 
 
