@@ -33,7 +33,7 @@ demo: setup  ## pre-train, fine-tune, export and serve a small model; writes run
 	@$(RUN) -m pipelines.demo
 
 # BASE names a commit or branch that replaces the merge base with main.
-check: lint  ## lint, architecture, and the fast tests of the modules that changed
+check: lint  ## lint, architecture, and the tests of the modules that changed
 	@tests=$$($(RUN) -m tests.changed $(BASE)) && \
 	  $(PYTEST) --heavy changed -m "not process and $(EVERYWHERE)" tests/test_architecture.py $$tests
 
@@ -125,16 +125,19 @@ bench: setup  ## run every benchmark but the long one
 	  echo "$$file"; $(RUN) -m "benchmarks.$$(basename "$$file" .py)"; done
 
 # Without .venv: a machine with a GPU may have PyTorch and no TensorFlow.
-bench-gpu:  ## on a GPU: build, check and time its kernels; needs nvcc, PyTorch, pybind11, pytest; ARGS
+bench-gpu:  ## on a GPU: build, check and time its kernels; needs nvcc, ninja, PyTorch, pybind11, pytest; ARGS
 	@$(or $(PYTHON),python3) -m benchmarks.gpu_run $(ARGS)
 
 # After `make bench-gpu ARGS="--only check"`, which builds the module; TOOL is one of its four tools.
 TOOL ?= memcheck
 sanitize-gpu:  ## on a GPU: compute-sanitizer over every kernel on small shapes; TOOL
-	@VIT_CUDA_MODULE=$$(ls build/gpu/_vit_cuda*.so) compute-sanitizer --tool $(TOOL) --error-exitcode 9 \
+	@nvidia-smi -L && module=$$(ls build/gpu/_vit_cuda*.so) && \
+	  VIT_CUDA_MODULE=$$module compute-sanitizer --tool $(TOOL) --error-exitcode 9 \
 	  $(or $(PYTHON),python3) -m pytest -c tests/gpu/alone.ini -q tests/gpu/test_small_shapes.py
 
 gpu-smoke: setup  ## on a GPU with TensorFlow: train, export, serve and compare with the CPU
+	@$(RUN) -c 'import sys, tensorflow as tf; \
+	  sys.exit(None if tf.config.list_physical_devices("GPU") else "error: TensorFlow finds no GPU")'
 	@$(RUN) -m pytest -m gpu tests/pipelines/test_training_on_gpu.py
 
 bench-peers: setup .venv-peers  ## CPU inference beside OpenVINO, ONNX Runtime, PyTorch; ARGS="--help" lists options

@@ -1,7 +1,7 @@
 """Builds the kernels for the GPU of this machine, checks them, and times them: `make bench-gpu`.
 
-It needs Python 3.11, a GPU, nvcc, pybind11, pytest and PyTorch for CUDA, 2.5 or newer, and no
-TensorFlow. The steps are:
+It needs Python 3.11, a GPU, nvcc, ninja, pybind11, pytest and PyTorch for CUDA, 2.5 or newer, and
+no TensorFlow. The steps are:
 
 1.  check: the tests of tests/gpu, in four processes, since an error of CUDA ends one.
 2.  sanitize: compute-sanitizer looks for wrong addresses, races, wrong barriers and values that
@@ -10,7 +10,8 @@ TensorFlow. The steps are:
 
 A step that fails is reported, and the rest goes on. `results.json` is written after each part, with
 commit and card; the other files of its folder have the output of the parts.
-Exit code 0: all is right; 1: something failed; 2: this machine lacks something, or a flag is wrong.
+Exit code 0: all is right; 1: something failed, or a step did not run at all; 2: this machine lacks
+something, or a flag is wrong.
 
 usage: python -m benchmarks.gpu_run [--only STEP ...] [--quick] [--variant NAME=FLAGS]
 """
@@ -34,7 +35,7 @@ import time
 
 from benchmarks import gpu_attention
 from custom_ops import build_ops
-from custom_ops.building import toolkit
+from custom_ops.building import ninja_build, toolkit
 from custom_ops.building.build_plan import BuildError
 from tests.checkout import ROOT
 from tests.gpu import cases, small_shapes
@@ -132,8 +133,9 @@ def describe():
     """Dict of texts: `commit`, `card`, `torch`, `driver`, `nvcc`, `programs` (their folder).
 
     Raises:
-        MissingError: if something is missing.
+        MissingError, BuildError: if something is missing.
     """
+    ninja_build.find_ninja()
     nvcc = toolkit.nvcc_path()
     if nvcc is None:
         raise MissingError("there is no nvcc, neither in CUDA_HOME nor on PATH")
@@ -330,7 +332,7 @@ def main(values=None):
             end - 15,
             lambda row: note("times", row),
         )
-    return exit_code(found)
+    return exit_code(found, arguments.only)
 
 
 def line(row):
@@ -341,10 +343,13 @@ def line(row):
     return f"{row['name']}: {f'FAILED: {problems}' if problems else 'right'} {row.get('said', '')}"
 
 
-def exit_code(found):
-    """1 if anything failed or nothing ran, else 0."""
-    rows = [row for kind in ("checks", "times") for row in found[kind] if "skipped" not in row]
-    return int(not rows or any(row.get("problems") for row in rows))
+def exit_code(found, wanted):
+    """1 if anything failed, or a wanted step did not run at all; else 0."""
+    rows = [("times", row) for row in found["times"]]
+    for row in found["checks"]:
+        rows.append(("check" if row["name"].startswith("check") else "sanitize", row))
+    ran = {step for step, row in rows if "skipped" not in row}
+    return int(ran != {*wanted} or any(row.get("problems") for _, row in rows))
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import time
 
 from custom_ops.building import build_plan, resources, toolkit
 from custom_ops.building.build_plan import BuildError, Unit, last_line
@@ -28,6 +29,7 @@ from custom_ops.building.build_plan import BuildError, Unit, last_line
 # The flag of g++ and clang++ that leaves out a folder in the names of files that the code contains.
 # That of nvcc is in `Toolkit.path_flags`.
 _FILE_NAMES = "-fmacro-prefix-map"
+_KEPT = 30 * 24 * 3600  # Object files of other versions of TensorFlow, flags and compilers.
 _STATUS = "ops: ["  # Begins ninja's lines about progress.
 _RULE = """builddir = ..
 rule run
@@ -200,9 +202,22 @@ def _made(place, compiler, units, products, say, stamp="", files=()):
                 if said.startswith(_STATUS):
                     say(said)
         every = [*objects.values(), *linked.values()]
-        if process.returncode and all(file.exists() for file in every):
+        # 1: the file of what failed does not exist, and its log tells why.
+        if process.returncode not in (0, 1) or (
+            process.returncode and all(file.exists() or not log_of(file).exists() for file in every)
+        ):
             raise BuildError(f"ninja fails in {place}: {said}")
+        _prune(place, every)
         yield objects, linked
+
+
+def _prune(place, used):
+    """Deletes files of other builds that are older than `_KEPT` seconds."""
+    names = {file.name for file in used}
+    for path in place.glob("*-*"):
+        of = path.name.removesuffix(".txt").removesuffix(".d")
+        if of not in names and path.is_file() and path.stat().st_mtime < time.time() - _KEPT:
+            path.unlink()
 
 
 def _copy_sources(place, files):
@@ -260,9 +275,12 @@ def _compile_rule(compiler, unit, file, stamp):
 def _rule(file, inputs, command, what, depfile=""):
     """The lines of build.ninja for a file."""
     text = shlex.join(map(str, command)).replace("$", "$$")
-    paths = [re.sub(r"[$ :]", r"$\g<0>", path) for path in inputs]
+    made, log, *paths = (
+        re.sub(r"[$ :]", r"$\g<0>", path)
+        for path in (f"../{file.name}", f"../{log_of(file).name}", *inputs)
+    )
     return (
-        f"build ../{file.name} | ../{log_of(file).name}: run {' '.join(paths)}\n"
+        f"build {made} | {log}: run {' '.join(paths)}\n"
         f"  words = {text}\n  depfile = {depfile}\n  what = {what}\n"
     )
 

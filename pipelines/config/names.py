@@ -19,7 +19,7 @@ PRECISIONS = {name: name for name in get_args(Dtype)} | {"bfloat16": "mixed_bflo
 PACKED_PRECISIONS = ("float32", "mixed_bfloat16", "bfloat16")
 # The data sets that modules of these names in `data/builtin` make.
 BUILTIN = ("digits", "shapes")
-# Instead of the name of a split: `data.sources.splits` chooses a split of the data set.
+# Instead of the name of a split: `data.sources.open` chooses a split of the data set.
 AUTO_SPLIT = "auto"
 # Ranges of folders and lists, such as train[:90%]: of each class, or of all files.
 SplitBy = Literal["class", "file"]

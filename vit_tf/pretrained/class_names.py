@@ -16,7 +16,7 @@ _PATH = pathlib.Path(__file__).parent.parent / "assets" / "imagenet_classes.tsv.
 IMAGENET_1K, IMAGENET_21K = 1000, 21843
 
 # The end of a name that several classes would have.
-_ID = re.compile(r" \((?:n\d{8}|class \d+)\)$")
+_ID = re.compile(r" \(n\d{8}\)$")
 
 
 def class_names(num_classes) -> tuple[str, ...]:
@@ -39,7 +39,12 @@ def same_names(names: Sequence[str], others: Sequence[str]) -> bool:
 
     Files of earlier versions have no ids in their names.
     """
-    return [_ID.sub("", name) for name in names] == [_ID.sub("", name) for name in others]
+    return _words(names) == _words(others)
+
+
+def _words(names):
+    """Class names in label order without what `class_names` and `different_names` append."""
+    return [_ID.sub("", name).removesuffix(f" (class {index})") for index, name in enumerate(names)]
 
 
 def different_names(names: Sequence[str]) -> tuple[str, ...]:
@@ -53,7 +58,10 @@ def different_names(names: Sequence[str]) -> tuple[str, ...]:
     imagenet = names_if_imagenet(len(names))
     if imagenet and same_names(names, imagenet):
         return imagenet
-    return _different([(f"class {index}", name) for index, name in enumerate(names)])
+    found = _different([(f"class {index}", name) for index, name in enumerate(names)])
+    if len({*found}) == len(found):
+        return found
+    return tuple(f"{name} (class {index})" for index, name in enumerate(names))
 
 
 def names_if_imagenet(num_classes) -> tuple[str, ...]:

@@ -64,7 +64,7 @@ class Lab:
         self._devices, self._stages, self._pace = devices, dict(stages), pace
         self._required, self._name = required, next(iter(stages), "")
         self._finished = {name: {} for name in stages}  # Costs by folder.
-        self._announced = set()
+        self._begun = {}  # Folders by stage.
         self._results = {}  # By folder; a result never changes.
         self._took = self._cost = 0.0  # Of the units that ended here.
 
@@ -95,20 +95,25 @@ class Lab:
 
     def _run(self, unit):
         """Runs a unit; returns whether it has a result, as another process may run it."""
-        is_new = unit.folder not in self._announced
+        begun = self._begun.setdefault(self._name, set())
+        is_new = unit.folder not in begun
         if is_new:
-            self._announced.add(unit.folder)
-            number, count = len(self._finished[self._name]) + 1, self._stages[self._name].units
+            begun.add(unit.folder)
+            number, count = (
+                len(begun | {*self._finished[self._name]}),
+                self._stages[self._name].units,
+            )
             title = self._title.format(self._name, number, count)
             _log.info(f"\n{title}: {unit.folder}{self._time_left()}")
-        try:
-            with self._locked(unit):
-                if self._result(unit) is None:  # Else another process has just finished it.
-                    self._run_now(unit)
-        except InUseError:
-            if is_new:
-                _log.info("another process runs it")
-            return False
+        with contextlib.ExitStack() as held:
+            try:
+                held.enter_context(self._locked(unit))
+            except InUseError as error:
+                if is_new:
+                    _log.info(f"another process runs it: {error}")
+                return False
+            if self._result(unit) is None:  # Else another process has just finished it.
+                self._run_now(unit)
         return True
 
     def _run_now(self, unit):

@@ -37,7 +37,7 @@ class Unit(abc.ABC):
             devices: what the lab runs on, such as a `tf.distribute.Strategy`.
 
         Raises:
-            InUseError: if another process runs it.
+            InUseError: if another command uses its folder.
         """
 
 

@@ -7,16 +7,21 @@ a deadline, however many bytes come until then. Other threads compute the answer
 import asyncio
 import concurrent.futures
 import contextlib
+import dataclasses
 import email.utils
 import http
+import logging
 import socket
 import tempfile
 import urllib.parse
+from typing import Any
 
 import h11
 
 from pipelines.errors import UserError
 from pipelines.serving.http.app import error_body
+
+_log = logging.getLogger(__name__)
 
 # Open connections beyond those whose requests run or wait; further ones are answered 503.
 _SPARE_CONNECTIONS = 200
@@ -28,8 +33,10 @@ _MOST_HEADER_BYTES = 16 * 2**10
 _READ = 16 * 2**10
 # Threads beyond those that compute or wait: they refuse, and send the files of the page.
 _SPARE_THREADS = 8
-# Seconds in which a client may still send before its connection is closed.
+# Seconds in which a client that was refused may still send before its connection is closed.
 _LINGER = 5.0
+# Seconds in which asyncio takes the connections that the system has accepted.
+_ACCEPT = 0.05
 # Seconds for which a connection is kept at the end, since its next request may be on the way.
 _QUIET = 1.0
 
@@ -122,9 +129,9 @@ class Server:
             self._accepted, sock=self._bound, limit=_READ, backlog=self._most_connections
         )
         await self._stopped.wait()
-        await asyncio.sleep(0)  # The system's connections are accepted.
+        await asyncio.sleep(_ACCEPT)
         listening.close()
-        await asyncio.sleep(0)
+        await asyncio.sleep(_ACCEPT)
         if self._connections:
             await asyncio.wait(self._connections, timeout=_QUIET)
         for task in self._idle:
@@ -138,9 +145,8 @@ class Server:
         task = asyncio.current_task()
         self._connections.add(task)
         try:
-            # TimeoutError is an OSError; idle connections are canceled at the end; a refused HEAD
-            # with a body can have no answer.
-            with contextlib.suppress(OSError, asyncio.CancelledError, h11.LocalProtocolError):
+            # Idle connections are canceled at the end.
+            with contextlib.suppress(ConnectionError, TimeoutError, asyncio.CancelledError):
                 await self._serve(reader, writer)
         finally:
             self._connections.discard(task)
@@ -149,19 +155,24 @@ class Server:
 
     async def _serve(self, reader, writer):
         writer.transport.set_write_buffer_limits(0)  # `drain` waits until everything is sent.
-        connection = h11.Connection(h11.SERVER, max_incomplete_event_size=_MOST_HEADER_BYTES)
-        while connection.our_state is h11.IDLE:
+        rest = b""
+        while True:
+            connection = h11.Connection(h11.SERVER, max_incomplete_event_size=_MOST_HEADER_BYTES)
             with tempfile.SpooledTemporaryFile(_IN_MEMORY) as body:
+                request = _Request(body)
                 try:
-                    request = await self._receive(connection, reader, writer, body)
-                    if request is None:
+                    if not await self._receive(connection, reader, writer, request, rest):
                         return
                     status, headers, content = await asyncio.get_running_loop().run_in_executor(
-                        self._threads, self.application, *request, body.read
+                        self._threads,
+                        self.application,
+                        *(request.method, request.path, request.encoding, body.read),
                     )
                     closes = self.stops
                 except h11.RemoteProtocolError as error:
                     status, headers, content = _refusal(error)
+                    if request.method == "HEAD":
+                        content = b""
                     closes = True
             headers = [*headers, ("Date", email.utils.formatdate(usegmt=True))]
             if closes:
@@ -171,25 +182,30 @@ class Server:
             )
             events = answer, h11.Data(content), h11.EndOfMessage()
             await self._send(writer, *map(connection.send, events))
-            if connection.our_state is h11.DONE and connection.their_state is h11.DONE:
-                connection.start_next_cycle()
-        # A client that still sends when the connection is closed may never see why it was refused:
-        # what it sends is read and dropped for a while.
-        writer.write_eof()
-        async with asyncio.timeout(_LINGER):
-            while await reader.read(_READ):
-                pass
+            rest, _ = connection.trailing_data
+            if not connection.our_state is connection.their_state is h11.DONE:
+                break
+        if connection.their_state is not h11.MUST_CLOSE:
+            # A client that still sends when the connection is closed may never see why it was
+            # refused: what it sends is read and dropped for a while.
+            writer.write_eof()
+            async with asyncio.timeout(_QUIET if self.stops else _LINGER):
+                while await reader.read(_READ):
+                    pass
 
     async def _send(self, writer, *parts):
         writer.writelines(parts)
         async with asyncio.timeout(self._seconds):
             await writer.drain()
 
-    async def _receive(self, connection, reader, writer, body):
-        """Reads a request; writes its body to a file.
+    async def _receive(self, connection, reader, writer, request, rest) -> bool:
+        """Reads a `_Request`; False if the client ends the connection.
 
-        Returns:
-            `(method, path, encoding)`, or None if the client ends the connection.
+        Args:
+            connection: new `h11.Connection`.
+            reader, writer: of the connection.
+            request: is filled.
+            rest: what was read behind the request before.
 
         Raises:
             h11.RemoteProtocolError: if it is no HTTP or too large, with the status of the answer.
@@ -197,15 +213,19 @@ class Server:
         """
         if len(self._connections) > self._most_connections:
             raise h11.RemoteProtocolError("Too many connections are open", error_status_hint=503)
-        request, size, now = None, 0, asyncio.get_running_loop().time
+        size, now = 0, asyncio.get_running_loop().time
         async with asyncio.timeout(self._seconds) as deadline:
-            if not connection.trailing_data[0]:
+            # Empty lines before a request count for nothing (RFC 9112, 2.2).
+            while not (rest := rest.lstrip(b"\r\n")):
                 self._idle.add(task := asyncio.current_task())
                 if self.stops:
                     deadline.reschedule(now() + _QUIET)
-                connection.receive_data(await reader.read(_READ))
+                rest = await reader.read(_READ)
                 self._idle.discard(task)
-                deadline.reschedule(now() + self._seconds)
+                if not rest:
+                    return False
+            deadline.reschedule(now() + self._seconds)
+            connection.receive_data(rest)
             while True:
                 event = connection.next_event()
                 if event is h11.NEED_DATA:
@@ -214,17 +234,16 @@ class Server:
                         await self._send(writer, connection.send(go_on))
                     connection.receive_data(await reader.read(_READ))
                 elif isinstance(event, h11.Request):
-                    request, headers = _parsed(event)
-                    self._check_size(int(headers.get(b"content-length", 0)))
+                    self._check_size(request.read_head(event))
                 elif isinstance(event, h11.Data):
                     size += len(event.data)
                     self._check_size(size)
-                    body.write(event.data)
+                    request.keep(event.data)
                 elif isinstance(event, h11.EndOfMessage):
-                    body.seek(0)
-                    return request
+                    request.body.seek(0)
+                    return True
                 else:
-                    return None
+                    return False
 
     def _check_size(self, size):
         if size > self._most_bytes:
@@ -233,15 +252,39 @@ class Server:
             )
 
 
-def _parsed(request):
-    """`(method, path, encoding)` of a request, and its headers."""
-    headers = dict(request.headers)
-    try:
-        path = urllib.parse.unquote(urllib.parse.urlsplit(request.target.decode()).path)
-    except ValueError as error:
-        raise h11.RemoteProtocolError(f"The address cannot be read: {error}") from None
-    encoding = headers.get(b"content-encoding", b"identity").decode("latin-1")
-    return (request.method.decode(), path, encoding), headers
+@dataclasses.dataclass
+class _Request:
+    """What a client asks; `body` is a file."""
+
+    body: Any
+    method: str = ""
+    path: str = ""
+    encoding: str = "identity"
+
+    def read_head(self, event) -> int:
+        """Takes an `h11.Request`; returns the size of the body that it states, 0 for none."""
+        self.method, headers = event.method.decode(), dict(event.headers)
+        if event.http_version not in (b"1.0", b"1.1"):
+            version = event.http_version.decode()
+            raise h11.RemoteProtocolError(f"HTTP {version} is not 1.1", error_status_hint=505)
+        try:
+            self.path = urllib.parse.unquote(urllib.parse.urlsplit(event.target.decode()).path)
+        except ValueError as error:
+            raise h11.RemoteProtocolError(f"The address cannot be read: {error}") from None
+        if encoding := headers.get(b"content-encoding"):
+            self.encoding = encoding.decode("latin-1").lower()
+        return int(headers.get(b"content-length", 0))
+
+    def keep(self, data):
+        """Adds to the body."""
+        try:
+            self.body.write(data)
+        except OSError as error:
+            # Such as a full disk of temporary files.
+            _log.error(f"The body of a request cannot be kept: {error}")
+            raise h11.RemoteProtocolError(
+                f"The server cannot keep the body: {error.strerror}", error_status_hint=507
+            ) from None
 
 
 def _refusal(error):

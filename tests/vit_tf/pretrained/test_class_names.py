@@ -65,6 +65,9 @@ def test_equal_names_of_other_models_become_different():
     found = different_names(["a", "b", "a"])
     assert found == ("a (class 0)", "b", "a (class 2)")
     assert same_names(found, ["a", "b", "a"])
+    assert not same_names(["a (class 1)", "a (class 2)"], ["a (class 2)", "a (class 3)"])
+    names = ["a", "a", "a (class 0)"]
+    assert len({*different_names(names)}) == 3 and same_names(different_names(names), names)
 
 
 def test_words_replace_ids():

@@ -1,10 +1,12 @@
 """The lab: each unit runs once, in any number of starts and processes, after what it needs."""
 
+import contextlib
 import dataclasses
 import json
 import os
 import shutil
 import threading
+from typing import Any
 
 import keras
 import pytest
@@ -19,6 +21,7 @@ from pipelines.research.paper.session import Listing, StudyLab
 from pipelines.research.paper.study import Study, pick, seeded, settings
 from pipelines.research.paper.units import Training
 from pipelines.research.sweeps import suite, sweep
+from pipelines.runs.lock import written_by_chief
 from pipelines.runs.workdir import Workdir
 from tests.pipelines.process import ROOT
 from tests.pipelines.research.sweeps import suites, sweeps
@@ -37,7 +40,7 @@ class Fake:
     loss: float = 1.0
     needs: tuple = ()
     failed: str = ""
-    busy: list = dataclasses.field(default_factory=list, compare=False)
+    calls: Any = dataclasses.field(default=None, compare=False)  # A function.
 
     folder = property(lambda self: f"fakes/{self.name}")
     settings = property(lambda self: {"name": self.name})
@@ -49,11 +52,10 @@ class Fake:
     def run(self, root, strategy):
         folder = os.path.join(root, self.folder)
         os.makedirs(folder, exist_ok=True)
-        if self.busy:
-            self.busy.pop()()
-            raise InUseError("in use")
         assert not os.path.exists(os.path.join(folder, "result.json")), "it ran before"
         self.log.append(self.name)
+        if self.calls:
+            self.calls()
         if self.failed:
             return {"failed": self.failed}
         return {"accuracy": self.accuracy, "loss": self.loss}
@@ -111,18 +113,32 @@ def test_progress_counts_and_estimates(lab, log, logged):
 
 
 def test_units_of_another_process_are_waited_for(lab, log, tmp_path):
+    held = contextlib.ExitStack()
+    held.enter_context(written_by_chief(tmp_path / "locks" / "fakes" / "busy"))
+
     def finish():
         os.makedirs(tmp_path / "fakes" / "busy", exist_ok=True)
         content = json.dumps({"accuracy": 1.0, "loss": 0.0})
         (tmp_path / "fakes" / "busy" / "result.json").write_text(content)
+        held.close()
 
-    units = [Fake("busy", log, busy=[finish, lambda: None]), Fake("free", log)]
+    units = [Fake("busy", log), Fake("free", log, calls=finish)]
     found = lab().results(units)
     assert [x["accuracy"] for x in found] == [1.0, 0.5] and log == ["free"]
 
 
+def test_a_folder_of_another_command_is_not_waited_for(lab, log):
+    def train():
+        raise InUseError("worker 3 trains there")
+
+    with pytest.raises(InUseError, match="worker 3 trains there"):
+        lab().results([Fake("a", log, calls=train)])
+
+
 def test_two_labs_share_a_folder(lab, log):
-    units = [Fake(str(index), log) for index in range(40)]
+    """They run units at the same time, and each unit once."""
+    both = threading.Barrier(2, timeout=60)
+    units = [Fake(str(index), log, calls=both.wait if index < 2 else None) for index in range(40)]
     labs, found = [lab(), lab()], []
     threads = [threading.Thread(target=lambda x=x: found.append(x.results(units))) for x in labs]
     for thread in threads:

@@ -173,6 +173,7 @@ CHUNKED = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
         ),
         (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: " + b"1" * 5000 + b"\r\n\r\n", b"400"),
         (b"GET http://[::1 HTTP/1.1\r\nHost: a\r\n\r\n", b"400"),
+        (b"GET / HTTP/2.0\r\nHost: a\r\n\r\n", b"505"),
     ],
 )
 def test_what_is_not_http(slow, data, status):
@@ -183,10 +184,18 @@ def test_what_is_not_http(slow, data, status):
         assert list(json.loads(answer.partition(b"\r\n\r\n")[2])) == ["error"]
 
 
+def test_a_refused_head_is_answered_without_content(slow):
+    with running(slow) as served, connect(served) as client:
+        client.sendall(b"HEAD http://[::1 HTTP/1.1\r\nHost: a\r\n\r\n")
+        answer = client.makefile("rb").read()
+        assert answer.startswith(b"HTTP/1.1 400 ") and answer.endswith(b"\r\n\r\n")
+
+
 def test_requests_behind_each_other_are_answered_in_order(slow):
+    """Empty lines between them count for nothing."""
     with running(slow) as served, connect(served) as client:
         get = b"GET /healthz HTTP/1.1\r\nHost: a\r\n"
-        client.sendall(get + b"\r\n" + get + b"Connection: close\r\n\r\n" + get)
+        client.sendall(b"\r\n" + get + b"\r\n\r\n" + get + b"Connection: close\r\n\r\n" + get)
         answer = client.makefile("rb").read()
         assert answer.count(b"200 OK") == 2 and answer.endswith(b"\r\n\r\nok\n")
         assert answer.count(b"Connection: close") == 1
@@ -267,6 +276,44 @@ def test_what_has_come_is_answered_at_the_end(slow):
             assert b"200 OK" in answer and answer.endswith(b'{"outputs":[[8.0]]}')
             assert b"Connection: close" in answer
         idle.close()
+
+
+def _empty(*request):
+    return http.HTTPStatus.OK, [("Content-Length", "0")], b""
+
+
+def test_requests_of_the_last_moment_are_answered(monkeypatch):
+    """Also those of connections that nobody has accepted; a client that stays holds nothing."""
+    monkeypatch.setattr(server, "_LINGER", 10 * SECONDS)
+    for _ in range(5):
+        with contextlib.ExitStack() as opened, running_alone(_empty) as served:
+            clients = [opened.enter_context(connect(served)) for _ in range(8)]
+            for client in clients:
+                client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+            served.stop()
+            for client in clients:
+                assert client.recv(1000).startswith(b"HTTP/1.1 200 OK\r\n")
+
+
+def test_a_body_that_the_disk_does_not_take(monkeypatch, caplog):
+    class Full:
+        def __init__(self, size):
+            pass
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *exc_info):
+            pass
+
+        def write(self, data):
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(server.tempfile, "SpooledTemporaryFile", Full)
+    with running_alone(_empty) as served:
+        status, _, body = send(served, "POST", "/", b"x")
+        assert status == 507 and "No space left" in json.loads(body)["error"]
+    assert "cannot be kept" in caplog.text
 
 
 def test_the_address(slow):
