@@ -205,6 +205,8 @@ def _serve(requests):
             os.dup2(stderr, 2)
             os.close(stdout)
             os.close(stderr)
+            # This process may have a pipe where the server has a file, which can seek.
+            sys.stdout = os.fdopen(1, "w", closefd=False)
             return json.loads(message)
         for file in files:
             os.close(file)

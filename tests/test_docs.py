@@ -17,12 +17,16 @@ PAGES = {
     "docs/cluster.md": {},
     "docs/data.md": {},
     "docs/dedup.md": {},
+    "docs/evaluation.md": {},
     "docs/inspect.md": {},
     "docs/models.md": {},
     "docs/ops.md": {},
+    "docs/prediction.md": {},
+    "docs/recipes.md": {},
     "docs/scaling.md": {},
     "docs/serving.md": {"photo.jpg": _PHOTO},
     "docs/training.md": {},
+    "docs/weights.md": {},
 }
 
 

@@ -25,7 +25,7 @@ def create_model(name, *, weights=None, dtype=None, **fields) -> keras.Model:
             `ResNetConfig` or `AxialResNetConfig`.
         weights: None for fresh weights; a `.npz` or `.safetensors` file or a folder of
             safetensors, or the URL of one; a name of `list_weights` or of any file of AugReg, which
-            is downloaded once (docs/training.md); or a collection such as "augreg", if one of its
+            is downloaded once (docs/weights.md); or a collection such as "augreg", if one of its
             files fits the model. Fields that are not given, `num_classes` and `image_size` among
             them, are then those of the file. Positions are resized to a given `image_size`; for
             other `num_classes` the head, and the layer before it that `representation_size`

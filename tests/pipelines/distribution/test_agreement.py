@@ -1,4 +1,4 @@
-"""What docs/training.md says that workers agree on, with faults that only one of them sees."""
+"""What docs/cluster.md says that workers agree on, with faults that only one of them sees."""
 
 import json
 

@@ -207,7 +207,7 @@ def test_few_photos_need_fewer_steps(initial, photos, monkeypatch, images, expec
 
 
 def test_memory_is_of_each_device_and_also_for_an_assigned_batch(photos):
-    """The commands of docs/training.md, by name: nothing is downloaded."""
+    """The commands of docs/weights.md, by name: nothing is downloaded."""
     given = ("init_from=imagenet21k/ViT-B_16", f"data.name=folder:{photos}", "model.image_size=384")
     for replicas in (1, 8):
         chosen, _ = choose(*given, "train.batch_size=128", replicas=replicas)
