@@ -11,12 +11,10 @@ from typing import Any
 import numpy as np
 
 from vit_tf.checkpoints import loading
-from vit_tf.checkpoints.input_range import for_range
 from vit_tf.checkpoints.kinds import kind_of, refusal
-from vit_tf.checkpoints.loading import LoadReport
+from vit_tf.checkpoints.loading import LoadReport, for_range
 from vit_tf.checkpoints.published.checkpoint import PublishedCheckpoint, as_released
-from vit_tf.checkpoints.published.model_rules import ModelWeights
-from vit_tf.checkpoints.rule import Rule
+from vit_tf.checkpoints.rule import ModelWeights, Rule
 from vit_tf.checkpoints.safetensors.checkpoint import SafetensorsCheckpoint
 from vit_tf.checkpoints.safetensors.writing import write_checkpoint
 from vit_tf.checkpoints.sidecar import write_sidecar
