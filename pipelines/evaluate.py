@@ -87,7 +87,7 @@ def main(values, arguments):
                 "protocol. Leave one of them out."
             )
     path, weights = request.model_path_and_weights(values)
-    source = model_source.find(path, weights, values.labels, runtime_files=True)
+    source = model_source.find(path, weights, values.labels, model_source.RUNTIME_FILES)
     opening = request.opening(values)
     fields = _DATA_FIELDS if source.has_preprocessing() else FIELDS
     if values.benchmark:

@@ -57,11 +57,10 @@ def define(values):
 
 def main(values, arguments):
     _check_output_flags(values)
-    from pipelines.predictions import images
+    from pipelines.predictions import images, results
     from pipelines.predictions.files import Output
     from pipelines.runs.workdir import Workdir
-    from pipelines.serving.prediction import find_classifier
-    from vit_tf.checkpoints.run_folder import is_run_folder
+    from vit_tf.checkpoints.kinds import kind_of
     from vit_tf.files import storage
 
     path, weights = request.model_path_and_weights(values)
@@ -69,11 +68,13 @@ def main(values, arguments):
     if values.output is not None:
         output = Output(storage.normal(values.output), values.shards, values.overwrite)
         output.check()
-    run = Workdir(path) if is_run_folder(path) else None
+    run = Workdir(path) if kind_of(path) == "run" else None
     reason = "a model predicts as it was trained"
     source = request.named_source(values, arguments, run, FIELDS, "classify", reason)
     taken = images.from_paths(arguments) if source is None else images.from_source(source)
-    classify, labels = find_classifier(path, weights, values.labels, request.opening(values))
+    classify, labels = results.find_classifier(
+        path, weights, values.labels, request.opening(values)
+    )
     if output is None:
         _print(values, taken, classify, labels)
     else:

@@ -85,7 +85,7 @@ GROUPS = {
     ),
     "deduplication": _room("pipelines/deduplication", "pipelines/dedup.py"),
     "predictions": _room(
-        *("pipelines/predictions", "pipelines/predict.py", "pipelines/serving/prediction.py"),
+        *("pipelines/predictions", "pipelines/predict.py"),
         "tests/pipelines/serving/test_prediction",
     ),
     "benchmarks": _room("pipelines/evaluation/benchmarks"),

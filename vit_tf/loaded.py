@@ -11,14 +11,11 @@ import numpy as np
 import tensorflow as tf
 
 from vit_tf import keras_file
-from vit_tf.checkpoints.pickles import refuse_pickle
-from vit_tf.checkpoints.run_folder import final_weights, is_run_folder
-from vit_tf.checkpoints.safetensors.checkpoint import is_safetensors_folder
+from vit_tf.checkpoints.kinds import final_weights, kind_of
 from vit_tf.checkpoints.shapes import assumed_square
 from vit_tf.checkpoints.sidecar import read_sidecar
 from vit_tf.classes import Classes
 from vit_tf.create import create_model
-from vit_tf.files import storage
 from vit_tf.images.image_array import check_image
 from vit_tf.images.image_file import read_image
 from vit_tf.preprocessing import Preprocessing
@@ -120,7 +117,9 @@ def load(path, dtype=None) -> LoadedModel:
     Example:
         >>> model, preprocessing, classes = vit_tf.load("runs/flowers")
     """
-    path = _find(path)
+    path = find_weights(path)
+    if kind_of(path) == "run":
+        path = final_weights(path)
     loaded, notes = open_file(path, dtype)
     if note := loaded.classes.note(loaded.model.config.num_classes):
         notes = [*notes, note]
@@ -147,7 +146,7 @@ def open_file(
         ValueError: see `load`.
     """
     assume = functools.partial(_assume, os.fspath(path), assumed or {}, activation)
-    if os.fspath(path).endswith(".keras"):
+    if kind_of(path) == "keras":
         return _open_keras(path, dtype, assume), []
     with open_checkpoint(path) as checkpoint:
         check_file(checkpoint)
@@ -188,20 +187,6 @@ def _assume(path, fields, activation, config) -> tuple[Preprocessing, Classes]:
     exif = "ignore" if published else "apply"
     preprocessing = Preprocessing(image_size=config.image_size, **{"exif": exif} | fields)
     return preprocessing, Classes(labels=labels, activation=activation)
-
-
-def _find(path):
-    """The path of a file, or of a folder of safetensors."""
-    path = find_weights(path)
-    if is_run_folder(path):
-        return final_weights(path)
-    if storage.is_folder(path) and not is_safetensors_folder(path):
-        refuse_pickle(path)
-        raise ValueError(
-            f"{path} holds no model: expected model.safetensors, or config.json and final.npz of a "
-            "run."
-        )
-    return path
 
 
 def _read_images(images, decode):

@@ -11,14 +11,11 @@ from typing import Any
 import numpy as np
 
 from vit_tf.checkpoints import loading
-from vit_tf.checkpoints.input_range import for_range
-from vit_tf.checkpoints.loading import LoadReport
-from vit_tf.checkpoints.pickles import refuse_pickle
+from vit_tf.checkpoints.kinds import kind_of, refusal
+from vit_tf.checkpoints.loading import LoadReport, for_range
 from vit_tf.checkpoints.published.checkpoint import PublishedCheckpoint, as_released
-from vit_tf.checkpoints.published.model_rules import ModelWeights
-from vit_tf.checkpoints.rule import Rule
-from vit_tf.checkpoints.run_folder import is_run_folder
-from vit_tf.checkpoints.safetensors.checkpoint import SafetensorsCheckpoint, is_safetensors_folder
+from vit_tf.checkpoints.rule import ModelWeights, Rule
+from vit_tf.checkpoints.safetensors.checkpoint import SafetensorsCheckpoint
 from vit_tf.checkpoints.safetensors.writing import write_checkpoint
 from vit_tf.checkpoints.sidecar import write_sidecar
 from vit_tf.classes import Classes
@@ -99,20 +96,18 @@ def open_checkpoint(path) -> PublishedCheckpoint | SafetensorsCheckpoint:
             `vit_tf.load` reads it: a `.keras` file or the folder of a run.
         FileNotFoundError: if there is no such file.
     """
-    if not is_safetensors_folder(path):
-        refuse_pickle(path)
-    if is_run_folder(path):
-        kind = "the folder of a run"
-    else:
-        kind = "a Keras file" if os.fspath(path).endswith(".keras") else None
-    if kind:
+    kind = kind_of(path)
+    if kind in ("run", "keras"):
+        named = "the folder of a run" if kind == "run" else "a Keras file"
         raise ValueError(
-            f"{path} is {kind}. vit_tf.load({os.fspath(path)!r}).model is the model in it, and "
+            f"{path} is {named}. vit_tf.load({os.fspath(path)!r}).model is the model in it, and "
             "vit_tf.save_npz writes that as a file of weights."
         )
-    if storage.is_folder(path) or os.fspath(path).endswith(".safetensors"):
+    if kind == "safetensors":
         return _open_safetensors(path)
-    return _open_published(path)
+    if kind in ("npz", "file", "nothing"):  # A published file may have any name.
+        return _open_published(path)
+    raise refusal(path, kind)
 
 
 def load_checkpoint(

@@ -20,7 +20,7 @@ import vit_tf
 from benchmarks.peers.operations import fused_macs
 from benchmarks.peers.systems import EXPORTS
 from pipelines.serving import saved_model
-from pipelines.stored_models.exported import is_saved_model
+from vit_tf.checkpoints.kinds import kind_of
 
 CLASSES = 1000
 # The largest batch.
@@ -35,7 +35,7 @@ def main(name, activation, folder, *exports):
         write_model(name, activation, folder)
     for export in exports:
         row = EXPORTS[export]
-        if is_saved_model(folder / export / row.form):
+        if kind_of(folder / export / row.form) == "saved_model":
             continue
         model = open_model(name, folder, row.policy)
         preprocessing = vit_tf.Preprocessing(image_size=model.config.image_size)

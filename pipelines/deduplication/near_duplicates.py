@@ -30,8 +30,8 @@ from pipelines.deduplication.pairs import (
 )
 from pipelines.deduplication.perceptual_hash import hashes_of_files
 from pipelines.errors import Interrupted, UserError, counted
+from pipelines.predictions.images import find_images
 from pipelines.runs.json_file import write_json
-from pipelines.serving.prediction import find_images
 from vit_tf.files import storage
 from vit_tf.files.atomic_file import write_atomically
 from vit_tf.images import image_file

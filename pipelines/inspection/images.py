@@ -10,7 +10,7 @@ import tensorflow as tf
 from pipelines.data import order
 from pipelines.data.decoding import decode_error
 from pipelines.errors import UserError, counted
-from pipelines.serving.prediction import Image, example_images, find_images
+from pipelines.predictions.images import Image, example_images, find_images
 from vit_tf.images import image_file
 from vit_tf.images.decoding import decode_image
 

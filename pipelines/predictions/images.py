@@ -8,17 +8,78 @@ import numpy as np
 import tensorflow as tf
 
 from pipelines.data.decoding import map_ignoring_errors
+from pipelines.data.skipped_files import count_by_suffix, describe_skipped, is_hidden
 from pipelines.data.sources.arrays import EncodedSource
 from pipelines.data.sources.files import Files, FileSource, read_if_named
 from pipelines.data.sources.source import DataSource
 from pipelines.errors import UserError
-from pipelines.serving.prediction import example_images, find_images
+from vit_tf.files import storage
+from vit_tf.images import image_file
+from vit_tf.images.decoding import SUFFIXES
 
 _log = logging.getLogger(__name__)
 
 _MOST_NAMED = 5
+_NUM_EXAMPLES = 5
 # The path of a file that cannot be an image: there is never a file.
 _NO_FILE = os.path.join(os.devnull, "none")
+
+
+class Image(NamedTuple):
+    """An image to classify: its name, and its encoded bytes or the reason why there are none."""
+
+    path: str
+    content: bytes = b""
+    error: str = ""
+
+
+def find_images(paths) -> list[Image]:
+    """The image files in `paths`: files as they are; for a folder, all images below it, sorted.
+
+    Inside of folders, names that `is_hidden` are not looked at, as in training.
+
+    A path that does not exist or is not a file, and a folder without images, has an `error`. Logs
+    how many other files the folders hold.
+    """
+    found, others = [], []
+    for path in paths:
+        if not storage.is_folder(path):
+            found.append(Image(path, error=_unusable(path)))
+            continue
+        inside = []
+        for directory, folders, names in storage.walk(path, SUFFIXES):
+            folders[:] = [name for name in folders if not is_hidden(name)]
+            for name in names:
+                if is_hidden(name):
+                    continue
+                if name.lower().endswith(SUFFIXES):
+                    inside.append(os.path.join(directory, name))
+                else:
+                    others.append(name)
+        inside.sort()
+        found += [Image(file, error=_unusable(file)) for file in inside]
+        if not inside:
+            error = f"The folder {path} holds no image ({', '.join(SUFFIXES)})."
+            found.append(Image(path, error=error))
+    if others and not all(image.error for image in found):
+        _log.info(describe_skipped(count_by_suffix(others)))
+    return found
+
+
+def example_images():
+    """Yields a few `Image`s without a download: digits held out of every training."""
+    from pipelines.data.builtin import digits  # TFDS takes seconds to import
+
+    for index in digits.split_indices("test")[:_NUM_EXAMPLES]:
+        png, label = digits.png_image(index)
+        yield Image(f"digits test image {index}, a {label}", png)
+
+
+def _unusable(path):
+    """Why a path is not a file that can be an image; "" if it may be one."""
+    if not storage.exists(path):
+        return f"There is no image or folder at {path}."
+    return image_file.unusable(path)
 
 
 class Images(NamedTuple):

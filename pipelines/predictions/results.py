@@ -1,4 +1,4 @@
-"""Classifies images in batches; each gets a result, also one that is unreadable."""
+"""Opens a model of any kind, and classifies images in batches; each image gets a result."""
 
 import collections
 from concurrent import futures
@@ -10,8 +10,12 @@ from pipelines.data.bad_images import INPUT_ERRORS, explain_input_error
 from pipelines.data.decoding import decode_error
 from pipelines.data.order import EvalBatches
 from pipelines.data.progress_lines import ProgressLines
-from pipelines.errors import NonFiniteError
+from pipelines.errors import NonFiniteError, UserError
 from pipelines.evaluation.predictions import top_classes
+from pipelines.serving.signatures import make_signatures
+from pipelines.stored_models import model_source
+from pipelines.stored_models.exported import SIGNATURE, SavedModel
+from pipelines.stored_models.stored_model import AS_TRAINED
 from vit_tf.images import image_file
 
 BATCH_SIZE = 32
@@ -23,12 +27,38 @@ _READ_AHEAD = 1024
 _CALLS = 2
 
 
+def find_classifier(path, weights="final", label_file=None, opening=AS_TRAINED):
+    """Opens a model of any kind.
+
+    Args:
+        path: a SavedModel or its parent directory, or a path or name for `model_source.find`.
+        weights, label_file: see `model_source.find`.
+        opening: see `StoredModel.open_model`.
+
+    Returns:
+        The result of `SavedModel.open_classifier`. Two threads may call its `classify` at the same
+        time.
+
+    Raises:
+        UserError: if there is no model, or the weights of a SavedModel are to be packed.
+    """
+    source = model_source.find(path, weights, label_file, model_source.EXPORTS)
+    if isinstance(source, SavedModel):
+        source.refuse(fused=opening.packed)
+        return source.open_classifier()
+    model, preprocessing, classes = source.open_model(opening)
+    if model.head is None:
+        raise UserError(f"{source.name} has no head (num_classes=0), so it predicts no classes.")
+    classify = make_signatures(model, preprocessing, classes)[SIGNATURE]
+    return classify, list(classes.names(model.config.num_classes))
+
+
 def in_batches(images, classify, labels, *, top, batch_size=BATCH_SIZE, ranges=None):
     """Classifies images in stored order.
 
     Args:
         images: `Images`.
-        classify, labels: the results of `exported.open_classifier`; two threads call it.
+        classify, labels: the results of `find_classifier`; two threads call it.
         top: classes in a result, the most probable first; of equal ones the lower index is first.
         batch_size: images that are classified together.
         ranges: pairs of the first index and the index after the last, each of which begins a new

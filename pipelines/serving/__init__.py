@@ -1,1 +1,1 @@
-"""SavedModels, prediction, and conversion between file formats."""
+"""SavedModels with their signatures, files for other runtimes, and a server."""

@@ -20,8 +20,8 @@ from pipelines.serving.saved_model_check import TOLERANCE, check_saved_model
 from pipelines.serving.signatures import check_model, make_signatures
 from pipelines.serving.stored_weights import stored_weights
 from pipelines.serving.warm_up import write_requests
-from pipelines.stored_models.exported import MARKER, is_saved_model
 from vit_tf import packing
+from vit_tf.checkpoints.kinds import SAVED_MODEL
 from vit_tf.files import storage
 from vit_tf.files.json_object import read_json_object
 from vit_tf.images.decoding import MAX_PIXELS
@@ -138,7 +138,7 @@ def export(
         tolerance=tolerance,
     )
     traced = custom_ops.implementation(_IMPLEMENTATIONS[form])
-    with atomic_directory(path, MARKER) as temporary, traced:
+    with atomic_directory(path, SAVED_MODEL) as temporary, traced:
         has_random_head = has_constant_logits(model, preprocessing)
         features = 0.0
         if has_random_head:
@@ -239,7 +239,7 @@ def check_output(output, overwrite=False, form=PORTABLE):
         # The copy to a URL may have been cut; without its marker it is no model of anybody.
         if not names or (storage.is_url(path) and _COPIED_BEFORE.issuperset(names)):
             return
-    if not is_saved_model(path):
+    if not storage.is_file(os.path.join(path, SAVED_MODEL)):
         raise UserError(f"{path} exists and is not a SavedModel. Choose another --output.")
     if not overwrite:
         raise UserError(f"{path} exists. Choose another --output, or replace it: --overwrite.")

@@ -12,6 +12,7 @@ from pipelines.errors import RunError, UserError
 from pipelines.runs.workdir import Workdir
 from pipelines.stored_models import model_source, parity
 from pipelines.stored_models.stored_model import Opening
+from vit_tf.checkpoints.kinds import kind_of
 from vit_tf.checkpoints.sidecar import write_sidecar
 
 _log = logging.getLogger(__name__)
@@ -72,7 +73,7 @@ def check(first, second, weights="final") -> parity.ParityReport:
         UserError: if one cannot be read, or `weights` is given and neither is a workdir.
     """
     dtype = None if first.endswith(".keras") and second.endswith(".keras") else "float32"
-    runs = [model_source.is_run(path) for path in (first, second)]
+    runs = [kind_of(path) == "run" for path in (first, second)]
     if weights != "final" and not any(runs):
         raise UserError(
             f"--weights={weights} needs a workdir, but neither {first} nor {second} is a workdir. "

@@ -1,4 +1,4 @@
-"""Finds models on disk, and reads files of arrays: `.npz` files and safetensors."""
+"""Finds models on disk or by name, and reads the weights of runs and files of arrays."""
 
 import dataclasses
 import logging
@@ -7,16 +7,12 @@ import os
 import vit_tf
 from pipelines.data.labels.label_file import read_label_file
 from pipelines.errors import UserError
-from pipelines.runs import checkpoints
+from pipelines.runs import checkpoints, manifest
 from pipelines.runs.workdir import Workdir
-from pipelines.stored_models import runtimes
-from pipelines.stored_models.checkpoint import Checkpoint
-from pipelines.stored_models.exported import is_saved_model
-from pipelines.stored_models.runtime_file import RuntimeFile
+from pipelines.stored_models.exported import RuntimeFile, SavedModel
 from pipelines.stored_models.stored_model import StoredConfig, StoredModel
 from vit_tf import keras_file, size_checks
-from vit_tf.checkpoints.pickles import refuse_pickle
-from vit_tf.checkpoints.safetensors.checkpoint import is_safetensors_folder
+from vit_tf.checkpoints.kinds import Kind, kind_of, refusal
 from vit_tf.checkpoints.sidecar import read_sidecar
 from vit_tf.files import storage
 from vit_tf.loaded import open_file
@@ -29,6 +25,9 @@ _log = logging.getLogger(__name__)
 # The name of the small digits model inside the package.
 SHIPPED = "shipped"
 _SHIPPED_PATH = os.path.join(os.path.dirname(vit_tf.__file__), "assets", "digits.npz")
+# Kinds that only some commands take: they compute outputs, and have no weights that are read.
+RUNTIME_FILES = ("litert", "onnx")
+EXPORTS = ("saved_model", *RUNTIME_FILES)
 
 
 class _File(StoredModel):
@@ -88,11 +87,52 @@ class SafetensorsModel(_ArrayFile):
         return vit_tf.load_safetensors(model, self.path, head, preprocessing)
 
 
-_READERS = {".npz": NpzFile, ".keras": KerasFile, ".safetensors": SafetensorsModel}
-_READERS |= dict.fromkeys(runtimes.SUFFIXES.values(), RuntimeFile)
+@dataclasses.dataclass(frozen=True)
+class Checkpoint(StoredModel):
+    """A checkpoint of TensorFlow in a workdir, whose `path` is the prefix of its files.
+
+    Attributes:
+        ema: whether to read the moving average instead of the weights.
+    """
+
+    ema: bool = False
+
+    def has_preprocessing(self):
+        """See `StoredModel.has_preprocessing`."""
+        return True
+
+    def _read_config(self):
+        experiment, _, config = self._read_run()
+        return StoredConfig(config, experiment.model.dtype, experiment.preprocessing())
+
+    def _read_run(self):
+        """Experiment, labels, and configuration of the model, which is checked."""
+        experiment = self.workdir.read_experiment()
+        labels = manifest.read_labels(self.workdir.manifest)
+        config = experiment.model_config(len(labels))
+        size_checks.check_size(config, checkpoints.weight_shapes(self.path), self.name)
+        return experiment, labels, config
+
+    def _read_activation(self, opening):
+        return self.workdir.read_experiment().train.loss
+
+    def _open(self, opening):
+        experiment, labels, config = self._read_run()
+        model = vit_tf.create_model(config, dtype=opening.dtype or experiment.model.dtype)
+        checkpoints.read_weights(self.path, model, self.ema)
+        return vit_tf.LoadedModel(model, experiment.preprocessing(), experiment.classes(labels))
 
 
-def find(path, weights="final", label_file=None, runtime_files=False) -> StoredModel:
+_READERS: dict[Kind, type[StoredModel]] = {
+    "npz": NpzFile,
+    "keras": KerasFile,
+    "safetensors": SafetensorsModel,
+    "saved_model": SavedModel,
+    **dict.fromkeys(RUNTIME_FILES, RuntimeFile),
+}
+
+
+def find(path, weights="final", label_file=None, exports=()) -> StoredModel:
     """Looks up a model without reading it; downloads published weights.
 
     Args:
@@ -104,7 +144,7 @@ def find(path, weights="final", label_file=None, runtime_files=False) -> StoredM
             checkpoint with the highest score (train.keep_best): its moving average if the run keeps
             one, else its weights.
         label_file: file with class names that replace the stored ones, see `read_label_file`.
-        runtime_files: whether the path may also be a `RuntimeFile`, which only computes logits.
+        exports: the kinds of `EXPORTS` that the path may have, too.
 
     Raises:
         UserError: if the path does not exist or is not a model, `weights` is not "final" and the
@@ -112,15 +152,31 @@ def find(path, weights="final", label_file=None, runtime_files=False) -> StoredM
     """
     labels = () if label_file is None else read_label_file(label_file)
     try:
-        found = _find(os.fspath(path), weights)
+        found = _find(os.fspath(path), weights, exports)
+    except (DownloadError, ValueError) as error:
+        raise UserError(str(error)) from None
     except OSError as error:
         raise UserError(f"Cannot read {path}: {error.strerror}.") from None
-    if isinstance(found, RuntimeFile) and not runtime_files:
-        raise UserError(
-            f"{path} is an export, which only pipelines.predict and pipelines.evaluate take. "
-            "Expected the workdir, .npz or .keras file that it was exported from."
-        )
     return dataclasses.replace(found, labels=labels)
+
+
+def _find(path, weights, exports):
+    kind = "npz" if path == SHIPPED else kind_of(path)
+    is_name = kind == "nothing" and named_record(path) is not None
+    if weights != "final" and (is_name or kind not in ("run", "begun run", "nothing")):
+        raise UserError(
+            f"--weights={weights} needs a workdir, but {path} is not a workdir: it has one set of "
+            "weights. Leave the flag out, or name a workdir."
+        )
+    if kind == "run":
+        return _OF_RUN[weights](Workdir(path))
+    if kind == "nothing":
+        if weights != "final":
+            raise UserError(f"There is no model at {path}.")
+        return NpzFile(path, find_weights(path))
+    if kind not in _READERS or (kind in EXPORTS and kind not in exports):
+        raise refusal(path, kind)
+    return _READERS[kind](path, _SHIPPED_PATH if path == SHIPPED else path)
 
 
 def exists(path) -> bool:
@@ -131,89 +187,23 @@ def exists(path) -> bool:
         raise UserError(f"Cannot read {path}: {error.strerror}.") from None
 
 
-def _find(path, weights):
-    if weights != "final":
-        run = _find_run(path, weights)
-        return {"ema": _find_ema, "best": _find_best}[weights](run)
-    if path == SHIPPED:
-        return NpzFile(path, _SHIPPED_PATH)
-    if not storage.exists(path):
-        return NpzFile(path, _download(path))
-    if is_safetensors_folder(path):
-        return SafetensorsModel(path, path)
-    try:
-        refuse_pickle(path)
-    except ValueError as error:
-        raise UserError(str(error)) from None
-    return _find_final(Workdir(path)) if storage.is_folder(path) else _find_file(path)
-
-
 def published_record(path) -> WeightsRecord | None:
     """The record of published weights, if `path` names them and is not a path on this machine."""
     return None if storage.is_url(path) or os.path.exists(path) else named_record(path)
 
 
-def is_run(path) -> bool:
-    """Whether `path` is the workdir of a run, and not a safetensors folder with a config.json."""
-    return storage.exists(Workdir(path).config) and not is_safetensors_folder(path)
-
-
-def _download(name):
-    """The path of published weights in the cache."""
-    try:
-        return find_weights(name)
-    except (DownloadError, ValueError) as error:
-        raise UserError(str(error)) from None
-
-
-def _find_file(path):
-    if not storage.is_file(path):
-        # Reading a pipe or a device may never end.
-        raise UserError(f"{path} is not a file.")
-    for end, reader in _READERS.items():
-        if path.endswith(end):
-            return reader(path, path)
-    raise UserError(
-        f"Cannot tell what {path} is. Expected a workdir, a .npz, .keras or .safetensors file, or "
-        "a directory with model.safetensors."
-    )
-
-
-def _find_run(path, weights):
-    if (
-        path == SHIPPED
-        or named_record(path) is not None
-        or (storage.exists(path) and not is_run(path))
-    ):
-        raise UserError(
-            f"--weights={weights} needs a workdir, but {path} is not a workdir: it has one set of "
-            "weights. Leave the flag out, or name a workdir."
-        )
-    if not storage.exists(path):
-        raise UserError(f"There is no model at {path}.")
-    return Workdir(path)
-
-
-def _find_final(run):
-    if is_saved_model(run.path):
-        raise UserError(
-            f"{run.path} is a SavedModel, which is for serving only. Expected the workdir, .npz or "
-            ".keras file that it was exported from."
-        )
-    if storage.exists(run.config) and storage.exists(run.final):
+def _final(run):
+    if storage.exists(run.final):
         return NpzFile(run.path, run.final, run)
     step = checkpoints.newest(run.checkpoints)
-    if not storage.exists(run.config) or step is None:
-        raise UserError(
-            f"{run.path} holds no trained model: expected config.json with final.npz or "
-            "checkpoints."
-        )
+    if step is None:
+        raise refusal(run.path, "begun run")
     return _checkpoint(run.path, run, step)
 
 
-def _find_ema(run):
+def _ema(run):
     if storage.exists(run.ema):
-        return dataclasses.replace(_find_file(run.ema), workdir=run)
+        return NpzFile(run.ema, run.ema, run)
     step = checkpoints.newest(run.checkpoints)
     if step is None:
         raise UserError(f"There is no model at {run.ema}.")
@@ -226,7 +216,7 @@ def _find_ema(run):
     return _checkpoint(name, run, step, ema=True)
 
 
-def _find_best(run):
+def _best(run):
     step = checkpoints.best(run.checkpoints)
     if step is None:
         raise UserError(
@@ -241,3 +231,6 @@ def _find_best(run):
 
 def _checkpoint(name, run, step, ema=False):
     return Checkpoint(name, checkpoints.prefix(run.checkpoints, step), run, ema=ema)
+
+
+_OF_RUN = {"final": _final, "ema": _ema, "best": _best}

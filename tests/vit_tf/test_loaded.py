@@ -37,7 +37,7 @@ def loaded():
 def save_run(model, folder):
     folder.mkdir()
     (folder / "config.json").write_text("{}")
-    (folder / "checkpoints").mkdir()
+    (folder / "checkpoints" / "4").mkdir(parents=True)
     vit_tf.save_npz(model, folder / "final.npz", PREPROCESSING, CLASSES)
     return folder
 
@@ -130,8 +130,10 @@ def test_a_run_that_has_not_ended(donor, tmp_path):
     (run / "final.npz").unlink()
     with pytest.raises(ValueError, match=f"has not ended.* -m pipelines.convert {run} model.npz$"):
         vit_tf.load(run)
-    (run / "checkpoints").rmdir()
-    with pytest.raises(ValueError, match="holds no model: expected model.safetensors, or"):
+    (run / "checkpoints" / "4").rmdir()
+    with pytest.raises(
+        ValueError, match="holds no trained model: expected config.json with final.npz or"
+    ):
         vit_tf.load(run)
 
 

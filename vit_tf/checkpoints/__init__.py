@@ -9,7 +9,7 @@ is a canonical published key (`published/`):
   `trained_config`: the configuration that the weights were trained with, or None if the file does
   not state it. `grid`: (rows, columns) of the position table, or None.
 - `preprocessing`: the model's `Preprocessing`, or None if the file does not state it. Its mean and
-  std belong to the arrays; `input_range` converts them for a model that reads other pixels.
+  std belong to the arrays; `loading` converts them for a model that reads other pixels.
 - `classes`: its `Classes`, or None if the file does not state them.
 - `dtype`: the Keras dtype policy of the training, or None if the file does not state it.
 - `path`, `layout` ("published", "huggingface", "timm", "axial_deeplab"), and `notes`: assumptions

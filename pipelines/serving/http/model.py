@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from pipelines.errors import UserError
 from pipelines.serving.saved_model import read_preprocessing
 from pipelines.serving.signatures import make_signatures
-from pipelines.stored_models import exported, model_source
-from pipelines.stored_models.runtime_file import RuntimeFile
+from pipelines.stored_models import model_source
+from pipelines.stored_models.exported import RuntimeFile, SavedModel
 from pipelines.stored_models.stored_model import AS_TRAINED
 from vit_tf.images.decoding import MAX_PIXELS
 from vit_tf.preprocessing import Preprocessing
@@ -75,7 +74,7 @@ def open_model(path, weights="final", label_file=None, opening=AS_TRAINED, max_p
     """Opens a model of any kind that `predict` takes, also one without a head.
 
     Args:
-        path, weights, label_file, opening: see `prediction.find_classifier`.
+        path, weights, label_file, opening: see `results.find_classifier`.
         max_pixels: the most pixels of an encoded image; None: 50 million. A SavedModel has its own
             limit.
 
@@ -85,22 +84,12 @@ def open_model(path, weights="final", label_file=None, opening=AS_TRAINED, max_p
     Raises:
         UserError: if there is no such model, or the arguments are for other kinds of models.
     """
-    found = exported.find_exported(path) if weights == "final" else None
-    if found is None:
-        source = model_source.find(path, weights, label_file, runtime_files=True)
+    source = model_source.find(path, weights, label_file, model_source.EXPORTS)
+    if not isinstance(source, SavedModel):
         return _from_model(source, opening, max_pixels)
-    for flag, is_given in (
-        ("--fused", opening.packed),
-        ("--labels", label_file is not None),
-        ("--max_pixels", max_pixels is not None),
-    ):
-        if is_given:
-            raise UserError(
-                f"{flag} is for models that are not exported, but {path} is a SavedModel. Leave "
-                "it out: the export decides."
-            )
-    loaded = exported.load(found)
-    return ServedModel(path, loaded.signatures, read_preprocessing(found), MAX_PIXELS, loaded)
+    source.refuse(fused=opening.packed, labels=label_file, max_pixels=max_pixels is not None)
+    loaded, preprocessing = source.load(), read_preprocessing(source.folder)
+    return ServedModel(path, loaded.signatures, preprocessing, MAX_PIXELS, loaded)
 
 
 def _from_model(source, opening, max_pixels):

@@ -14,7 +14,7 @@ from pipelines.errors import RunError, UserError
 from pipelines.inspection import image_numbers, run
 from pipelines.inspection import images as inspected_images
 from pipelines.inspection.subject import Subject
-from pipelines.serving.prediction import Image
+from pipelines.predictions.images import Image
 from tests.pipelines.encoded import encode
 from tests.pipelines.hostile_names import HOSTILE
 from tests.pipelines.process import assert_user_error

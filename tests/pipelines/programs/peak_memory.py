@@ -12,8 +12,7 @@ import sys
 from pipelines.data.decoding import decode_error
 from pipelines.data.sources.open import open_source
 from pipelines.predictions.images import from_paths
-from pipelines.predictions.results import in_batches
-from pipelines.serving.prediction import find_classifier
+from pipelines.predictions.results import find_classifier, in_batches
 from tests.pipelines.data.batches import train_dataset
 from vit_tf.preprocessing import Preprocessing
 

@@ -12,8 +12,7 @@ from pipelines.evaluation.evaluate import evaluate
 from pipelines.runs import checkpoints
 from pipelines.runs.workdir import Workdir
 from pipelines.stored_models import model_source
-from pipelines.stored_models.checkpoint import Checkpoint
-from pipelines.stored_models.model_source import NpzFile
+from pipelines.stored_models.model_source import Checkpoint, NpzFile
 from pipelines.training.train import train
 from tests.checkout import ROOT
 from tests.pipelines.tiny import arrays, cut_short, losses, one_device

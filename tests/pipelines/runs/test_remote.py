@@ -21,11 +21,11 @@ from pipelines.runs.workdir import Workdir
 from pipelines.serving import saved_model
 from pipelines.serving.atomic_directory import atomic_directory
 from pipelines.stored_models import model_source
-from pipelines.stored_models.exported import find_exported
 from pipelines.training.train import train
 from tests.pipelines.process import assert_user_error
 from tests.pipelines.tiny import one_device, tiny_experiment
 from tests.pipelines.training_runs import FINISHED
+from vit_tf.checkpoints.kinds import exported_folder
 from vit_tf.files import storage
 
 RUN = "ram://remote/run"
@@ -229,7 +229,7 @@ def test_an_export_behind_a_url_is_served(runs, command):
     expected = model(tf.stack([preprocessing(x) for x in images]), training=False)
     np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-4)
     assert_user_error(command("export", *arguments), f"{output}/portable exists")
-    assert find_exported(output) == f"{output}/portable"
+    assert exported_folder(output) == f"{output}/portable"
     fused = command("export", *arguments, "--format=fused", "--overwrite")
     assert_user_error(fused, "fused export")
     file = command("export", f"--model={RUN}", f"--output={RUN}/config.json")

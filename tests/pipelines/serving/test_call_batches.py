@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipelines.serving import saved_model
-from pipelines.serving.call_batches import join_calls
+from pipelines.serving.signatures import join_calls
 from tests.pipelines import encoded
 from tests.pipelines.process import assert_user_error
 from tests.pipelines.serving.exports import make, nodes_of, only, read

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipelines.serving import prediction
+from pipelines.predictions import results
 from tests.conftest import GOLDEN
 from tests.pipelines.serving.exports import LABELS
 
@@ -25,7 +25,7 @@ def stored(tmp_path_factory):
 def test_an_old_export_is_served(stored, form):
     folder, arrays = stored
     # Also loads the library of this version, which the fused form needs.
-    classify, labels = prediction.find_classifier(folder / form)
+    classify, labels = results.find_classifier(folder / form)
     assert labels == list(LABELS)
     png = tf.io.encode_png(arrays["images"][0]).numpy()
     exponents = np.exp(arrays["logits"] - arrays["logits"].max())

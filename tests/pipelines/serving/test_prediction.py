@@ -10,7 +10,8 @@ from sklearn import datasets
 
 import vit_tf
 from pipelines.inspection import images as inspected
-from pipelines.serving import prediction
+from pipelines.predictions import results
+from pipelines.predictions.images import find_images
 from tests.pipelines import encoded
 from tests.pipelines.process import assert_user_error, run_command
 from tests.pipelines.serving.exports import CLASSES, LABELS, make
@@ -19,13 +20,13 @@ from tests.vit_tf import tiny
 
 @pytest.fixture(scope="module")
 def classifier(models):
-    return prediction.find_classifier(models[2]["npz"])
+    return results.find_classifier(models[2]["npz"])
 
 
 @pytest.fixture
 def read_before(monkeypatch, classifier):
     """The model of the .npz file is not read and traced again."""
-    monkeypatch.setattr(prediction, "_open_classifier", lambda *_: classifier)
+    monkeypatch.setattr(results, "find_classifier", lambda *_: classifier)
 
 
 def expected(models, pixels, top):
@@ -52,7 +53,7 @@ def test_hidden_files_in_folders_are_left_out(tmp_path):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_bytes(encoded.encode(encoded.pixels(8, 9, seed=1), "PNG"))
     named = str(tmp_path / ".hidden.jpg")
-    found = prediction.find_images([str(tmp_path), named])
+    found = find_images([str(tmp_path), named])
     assert [image.path for image in found] == [str(tmp_path / "a" / "1.png"), named]
     images, errors = inspected.from_paths([str(tmp_path)])
     assert [image.path for image in images] == [str(tmp_path / "a" / "1.png")] and not errors

@@ -13,14 +13,15 @@ import custom_ops
 import vit_tf
 from custom_ops import library_file, loader
 from pipelines.errors import RunError, UserError
-from pipelines.serving import prediction, saved_model
+from pipelines.predictions import results
+from pipelines.serving import saved_model
 from pipelines.serving.signatures import make_signatures
-from pipelines.stored_models.exported import find_exported
 from tests.pipelines import encoded
 from tests.pipelines.process import assert_user_error
 from tests.pipelines.serving.exports import CLASSES, LABELS, assert_close, make, nodes_of, read
 from tests.vit_tf import tiny
 from vit_tf import packing
+from vit_tf.checkpoints.kinds import exported_folder
 
 FUSED_OPS = {"VitAttention", "VitAttentionTaps", "VitModel", "VitPatchEmbed"}
 
@@ -75,7 +76,7 @@ def test_other_packed_weights_are_not_loaded(exported, tmp_path, attribute, valu
     with pytest.raises(ValueError, match=text):
         tf.saved_model.load(folder)
     with pytest.raises(UserError, match=f"{text}.*export the model again"):
-        prediction.find_classifier(tmp_path)
+        results.find_classifier(tmp_path)
 
 
 STEM = {"stem": {"width": 0.5, "stage_depths": (1,)}, "image_size": 32, "patch_size": 2}
@@ -183,12 +184,12 @@ def test_both_are_checked_before_one_is_written(command, tmp_path):
 def test_prediction_reads_it(exported, tmp_path):
     model, preprocessing, folder = exported
     shutil.copytree(folder / "fused", tmp_path / "fused")
-    assert find_exported(tmp_path) == str(tmp_path / "fused")
+    assert exported_folder(tmp_path) == str(tmp_path / "fused")
     # The installed library serves it: code inside an export is not run.
     (tmp_path / "fused" / "assets.extra" / "load_ops.py").write_text("raise SystemExit(3)")
     library = tmp_path / "fused" / "assets.extra" / "_vit_ops.so"
     data, image = encoded.every_format()[0]
-    classify, labels = prediction.find_classifier(tmp_path)
+    classify, labels = results.find_classifier(tmp_path)
     outputs = classify(tf.constant([data]))
     assert labels == list(LABELS)
     expected = CLASSES.to_probabilities(model(preprocessing(image)[None]))

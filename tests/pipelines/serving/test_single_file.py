@@ -13,9 +13,9 @@ from PIL import Image
 import vit_tf
 from pipelines.config.data import Data
 from pipelines.errors import RunError, UserError
+from pipelines.predictions.results import find_classifier
 from pipelines.serving import clean_process, clean_process_main, probes, saved_model
 from pipelines.serving.http.model import open_model
-from pipelines.serving.prediction import find_classifier
 from pipelines.serving.single_file import check, conversion, export, samples
 from pipelines.stored_models import model_source, runtimes
 from pipelines.stored_models.parity import tolerance_of
@@ -215,7 +215,7 @@ def test_a_fixed_batch_and_an_image_of_the_models_size(tmp_path, form):
     assert values["outside"] == ["decode to RGB", "turn by EXIF orientation", "resize"]
 
     photos = images_of(loaded, 7, (50, 31)).astype(np.uint8)
-    opened = model_source.find(report.path, runtime_files=True).open_model()
+    opened = model_source.find(report.path, exports=model_source.EXPORTS).open_model()
     expected = loaded.model(loaded.preprocessing(photos)).numpy()
     for count in (1, 3, 7):
         logits = opened.model(opened.preprocessing(photos[:count])).numpy()
@@ -296,7 +296,9 @@ def spoiled(exported, folder, name):
 )
 def test_spoiled_files(exported, tmp_path, name, message):
     with pytest.raises(UserError, match=message):
-        model_source.find(spoiled(exported, tmp_path, name), runtime_files=True).open_model()
+        model_source.find(
+            spoiled(exported, tmp_path, name), exports=model_source.EXPORTS
+        ).open_model()
 
 
 @pytest.mark.parametrize(

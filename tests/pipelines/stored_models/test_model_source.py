@@ -9,8 +9,7 @@ import tensorflow as tf
 
 import vit_tf
 from pipelines.stored_models import model_source
-from pipelines.stored_models.checkpoint import Checkpoint
-from pipelines.stored_models.model_source import KerasFile, NpzFile
+from pipelines.stored_models.model_source import Checkpoint, KerasFile, NpzFile
 from pipelines.stored_models.stored_model import Opening
 from pipelines.training.train import train
 from tests.pipelines.tiny import losses, one_device, tiny_experiment

@@ -11,8 +11,7 @@ import tensorflow as tf
 
 from pipelines.serving import clean_process
 from pipelines.stored_models import model_source
-from pipelines.stored_models.checkpoint import Checkpoint
-from pipelines.stored_models.model_source import NpzFile
+from pipelines.stored_models.model_source import Checkpoint, NpzFile
 from tests.pipelines.process import assert_user_error
 from tests.pipelines.serving.exports import call_here
 from tests.pipelines.stored_models.weights_choice import (

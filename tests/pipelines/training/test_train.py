@@ -13,8 +13,7 @@ from pipelines.errors import DataError, Interrupted, RunError, UserError
 from pipelines.runs import checkpoints, progress
 from pipelines.runs.workdir import Workdir
 from pipelines.stored_models import model_source
-from pipelines.stored_models.checkpoint import Checkpoint
-from pipelines.stored_models.model_source import NpzFile
+from pipelines.stored_models.model_source import Checkpoint, NpzFile
 from pipelines.tasks.task import task_of
 from pipelines.training import loop
 from pipelines.training.dry_run import dry_run

@@ -8,7 +8,7 @@ import numpy as np
 
 import vit_tf
 from tests.vit_tf import tiny
-from vit_tf.checkpoints.published.model_rules import variables_by_path
+from vit_tf.checkpoints.rule import variables_by_path
 from vit_tf.checkpoints.safetensors.safetensors_file import SafetensorsFile, write_safetensors
 from vit_tf.checkpoints.safetensors.timm.residual import EPSILONS
 from vit_tf.checkpoints.safetensors.writing import write_checkpoint

@@ -10,7 +10,7 @@ import vit_tf
 from tests.vit_tf import tiny
 from tests.vit_tf.checkpoints import safetensors_models
 from tests.vit_tf.checkpoints.safetensors_models import BIT, HUGGINGFACE, TIMM
-from vit_tf.checkpoints.input_range import for_range
+from vit_tf.checkpoints.loading import for_range
 from vit_tf.checkpoints.safetensors.rules import convolution, linear
 from vit_tf.checkpoints.safetensors.safetensors_file import SafetensorsFile
 from vit_tf.checkpoints.safetensors.timm.residual import EPSILONS, rescaled

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from tests.conftest import GOLDEN
-from vit_tf.checkpoints.published.model_rules import variables_by_path
+from vit_tf.checkpoints.rule import variables_by_path
 from vit_tf.families import FAMILIES
 from vit_tf.weights import published_rules
 

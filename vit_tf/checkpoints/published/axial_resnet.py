@@ -3,9 +3,8 @@
 The docstring of the package describes each function.
 """
 
-from vit_tf.checkpoints.published.model_rules import reshaped
 from vit_tf.checkpoints.published.resnet import head_layer, read_positions
-from vit_tf.checkpoints.rule import Rule
+from vit_tf.checkpoints.rule import Rule, reshaped
 from vit_tf.checkpoints.shapes import build_config, shape_of, stage_depths, width_factor
 from vit_tf.config import AxialResNetConfig
 from vit_tf.layers.axial_resnet import resize_relative_table

@@ -6,13 +6,7 @@ paths of our variables. The docstring of the package describes each function.
 
 import re
 
-from vit_tf.checkpoints.published.model_rules import (
-    kernel,
-    layer_rules,
-    reshaped,
-    variable_rules,
-)
-from vit_tf.checkpoints.rule import Rule
+from vit_tf.checkpoints.rule import Rule, kernel, layer_rules, reshaped, variable_rules
 from vit_tf.checkpoints.shapes import build_config, shape_of, stage_depths, width_factor
 from vit_tf.config import ResNetConfig
 from vit_tf.config.spatial import PATCH, SPATIAL

@@ -8,7 +8,6 @@ import re
 import numpy as np
 
 from vit_tf.checkpoints.published import resnet
-from vit_tf.checkpoints.published.model_rules import kernel, layer_rules, reshaped
 from vit_tf.checkpoints.published.vit_positions import (
     POSITION_KEYS,
     POSITIONS,
@@ -21,7 +20,7 @@ from vit_tf.checkpoints.published.vit_positions import (
     trained_injection,
     trained_positions,
 )
-from vit_tf.checkpoints.rule import Rule
+from vit_tf.checkpoints.rule import Rule, kernel, layer_rules, reshaped
 from vit_tf.checkpoints.shapes import build_config, shape_of, stage_depths, summarize, width_factor
 from vit_tf.config import StemConfig, ViTConfig
 

@@ -3,14 +3,14 @@
 import collections
 import os
 
+from vit_tf.checkpoints.kinds import WEIGHTS_NAME, kind_of, refusal
 from vit_tf.checkpoints.rule import RuleReader
-from vit_tf.checkpoints.safetensors.safetensors_file import WEIGHTS_NAME, SafetensorsFile
+from vit_tf.checkpoints.safetensors.safetensors_file import SafetensorsFile
 from vit_tf.checkpoints.shapes import summarize
 from vit_tf.files import storage
 
 # Parts of a prefix, such as "model.backbone."; a hostile name can have millions.
 _MOST_PARTS = 8
-_INDEX_NAME = f"{WEIGHTS_NAME}.index.json"
 
 
 class SafetensorsCheckpoint(RuleReader):
@@ -84,22 +84,13 @@ class SafetensorsCheckpoint(RuleReader):
         """Does nothing: the constructor has checked that `read` can succeed."""
 
 
-def is_safetensors_folder(path) -> bool:
-    """Whether a path is a folder with `model.safetensors`, in one file or in several."""
-    return any(storage.is_file(os.path.join(path, name)) for name in (WEIGHTS_NAME, _INDEX_NAME))
-
-
 def _locate(path):
     """The folder with the JSON files, and the file with the weights."""
     if not storage.is_folder(path):
         return os.path.dirname(path), path
-    weights = os.path.join(path, WEIGHTS_NAME)
-    if not storage.is_file(weights) and is_safetensors_folder(path):
-        raise ValueError(
-            f"{path} holds a model in several files. Save it in one, for instance with "
-            'save_pretrained(..., max_shard_size="100GB").'
-        )
-    return path, weights
+    if (kind := kind_of(path)) == "shards":
+        raise refusal(path, kind)
+    return path, os.path.join(path, WEIGHTS_NAME)
 
 
 def _recognize(shapes, layouts, path):

@@ -18,7 +18,6 @@ import numpy as np
 from vit_tf.files import storage
 from vit_tf.files.atomic_file import write_atomically
 
-WEIGHTS_NAME = "model.safetensors"
 # The header of a model with 1,000 tensors takes 0.1 MB; the format allows 100 MB.
 _MOST_HEADER = 8 * 2**20
 _MOST_AXES = 8

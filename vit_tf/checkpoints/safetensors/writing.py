@@ -5,7 +5,8 @@ import pathlib
 
 import numpy as np
 
-from vit_tf.checkpoints.safetensors.safetensors_file import WEIGHTS_NAME, write_safetensors
+from vit_tf.checkpoints.kinds import WEIGHTS_NAME
+from vit_tf.checkpoints.safetensors.safetensors_file import write_safetensors
 from vit_tf.checkpoints.shapes import summarize
 from vit_tf.files.atomic_file import write_atomically
 
