@@ -313,7 +313,8 @@ def test_a_copy_of_a_folder_forgets_an_earlier_download(server, tmp_path, monkey
         patch.setenv(cache.MIRROR, str(tmp_path))
         if stopped:
             patch.setattr(download, "_CHUNK", 40_000)
-            patch.setattr(download.DownloadProgress, "add", lambda *_: (_ for _ in ()).throw(SystemExit))
+            progress = download.DownloadProgress
+            patch.setattr(progress, "add", lambda *_: (_ for _ in ()).throw(SystemExit))
             with pytest.raises(SystemExit):
                 fetch()
             assert cached() == {".part"}
