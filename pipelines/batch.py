@@ -5,7 +5,6 @@ import math
 from absl import flags
 
 from pipelines.cli import command, request, shared_flags
-from pipelines.cli.output import print_json
 
 DESCRIPTION = """Prints the examples of the global batch of one training step, in their order.
 
@@ -65,79 +64,53 @@ def define(values):
 
 def main(values, arguments):
     del arguments
-    from pipelines.data.sources.open import choose_splits
-    from pipelines.data.sources.subset import open_train_source
+    if values.throughput is None:
+        shared_flags.require(values, "throughput", ["teraflops"])
+    if values.check:
+        others, why = ("step", "hosts", "throughput"), "it reads every image once"
+        shared_flags.refuse(values, "check", others, why)
+        _check(values)
+    elif values.throughput is not None:
+        why = "it measures the input of this machine"
+        shared_flags.refuse(values, "throughput", ("step", "hosts"), why)
+        _measure(values)
+    else:
+        _list(values)
+
+
+def _read(values):
+    """Returns the experiment, and the `Workdir` of its run or None."""
     from pipelines.errors import UserError
-    from pipelines.runs import manifest
     from pipelines.runs.workdir import Workdir
 
-    _check_throughput(values)
-    if values.check:
-        _refuse(values, "check", "it reads every image once", ("step", "hosts", "throughput"))
     if values.workdir and values.set:
         raise UserError("--workdir names the experiment of a run. Leave out --set, or --workdir.")
-    if values.workdir:
-        run = Workdir(values.workdir)
-        experiment, hosts = request.experiment(values, run=run), manifest.read_hosts(run.manifest)
-    else:
-        experiment, hosts = request.experiment(values), None
-    if values.hosts is not None or experiment.data.sharding == "global":
-        hosts = values.hosts
-    if values.check:
-        result, format_result = _check(experiment.data)
-    else:
-        source = open_train_source(choose_splits(experiment.data, evaluation=False))
-        if values.throughput is not None:
-            result, format_result = _measure(values, experiment, source)
-        else:
-            result, format_result = _list(values, experiment, source, hosts)
-    if values.json:
-        print_json(result)
-    else:
-        print(format_result(result))
-    if values.check:
-        _raise_for(result)
+    run = Workdir(values.workdir) if values.workdir else None
+    return request.experiment(values, run=run), run
 
 
-def _check_throughput(values):
-    """Refuses values and combinations of the flags that make no sense."""
-    from pipelines.errors import UserError
-
-    if values.throughput is None:
-        if values.teraflops is not None:
-            raise UserError(
-                "--teraflops belongs to --throughput. Add it, or leave out --teraflops."
-            )
-        return
-    _refuse(values, "throughput", "it measures the input of this machine", ("step", "hosts"))
-    for name in ("throughput", "teraflops"):
-        value = values[name].value
-        if value is not None and not 0 < value < math.inf:
-            raise UserError(f"--{name}={value:g} is not a positive number.")
-
-
-def _refuse(values, flag, reason, others):
-    """Refuses flags that have no meaning beside another flag."""
-    from pipelines.errors import UserError
-
-    for name in others:
-        if values[name].present:
-            raise UserError(f"--{flag} takes no --{name}: {reason}. Leave one of them out.")
-
-
-def _list(values, experiment, source, hosts):
-    """Returns the examples of a batch, and the function that formats them."""
+def _list(values):
+    """Prints the examples of a batch."""
     from pipelines.data import batch_listing
+    from pipelines.data.sources.subset import open_train_source
+    from pipelines.runs import manifest
 
+    experiment, run = _read(values)
+    hosts = values.hosts
+    if hosts is None and run is not None and experiment.data.sharding != "global":
+        hosts = manifest.read_hosts(run.manifest)
+    source = open_train_source(experiment.data)
     batch = batch_listing.list_batch(source, experiment.sampling(), values.step, hosts or 1)
-    return batch, batch_listing.format_batch
+    shared_flags.print_result(values, batch, batch_listing.format_batch)
 
 
-def _check(data):
-    """Returns the report about all images of both splits, and the function that formats it."""
+def _check(values):
+    """Prints the report about all images of both splits, and raises `RunError` for its faults."""
     from pipelines.data.check import check, format_check, open_sources
 
-    return check(*open_sources(data)), format_check
+    report = check(*open_sources(_read(values)[0].data))
+    shared_flags.print_result(values, report, format_check)
+    _raise_for(report)
 
 
 def _raise_for(report):
@@ -159,27 +132,27 @@ def _raise_for(report):
         raise RunError(" ".join(sentences))
 
 
-def _measure(values, experiment, source):
-    """Returns the rates of the input and of the model, and the function that formats them."""
+def _measure(values):
+    """Prints the rates of the input and of the model."""
     from pipelines.data import throughput
     from pipelines.data.reading import cores
+    from pipelines.data.sources.subset import open_train_source
+    from pipelines.errors import UserError
 
-    preprocessing = experiment.train_preprocessing()
-    measured = throughput.measure(
-        source,
-        experiment.sampling(),
-        experiment.data,
-        preprocessing,
-        seconds=values.throughput / 2,
-        skips_bad_images=experiment.data.bad_images == "skip",
-    )
+    for name in ("throughput", "teraflops"):
+        value = values[name].value
+        if value is not None and not 0 < value < math.inf:
+            raise UserError(f"--{name}={value:g} is not a positive number.")
+    experiment = _read(values)[0]
+    source = open_train_source(experiment.data)
+    measured = throughput.measure(source, experiment, values.throughput / 2)
     config = experiment.model_config(source.num_classes)
     result = {
         "images_per_second": measured.decoded,
         "images_per_second_without_decoding": measured.encoded,
         "data_set": str(source),
         "model": experiment.model.name,
-        "image_size": list(preprocessing.image_size),
+        "image_size": list(experiment.train_preprocessing().image_size),
         "batch_size": experiment.train.batch_size,
         "cores": cores(),
         "seconds": values.throughput,
@@ -190,7 +163,7 @@ def _measure(values, experiment, source):
             "teraflops": values.teraflops,
             "utilization": throughput.UTILIZATION,
         }
-    return result, throughput.format_throughput
+    shared_flags.print_result(values, result, throughput.format_throughput)
 
 
 if __name__ == "__main__":

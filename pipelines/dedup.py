@@ -5,7 +5,6 @@ import os
 from absl import flags
 
 from pipelines.cli import command, shared_flags
-from pipelines.cli.output import print_json
 
 DESCRIPTION = """Finds the images of a training set (--reference) that are near-duplicates of images
 of test sets (--query, repeated): by 64-bit perceptual hashes of each image, of its mirror image and
@@ -79,8 +78,8 @@ def main(values, arguments):
             raise UserError(f"--{name} is missing. Name a data set, such as --{name} folder:PATH.")
     if values.model == "":
         raise UserError("--model is empty. Name a model, or leave the flag out.")
-    if values["min_cosine"].present and values.model is None:
-        raise UserError("--min_cosine belongs to --model. Add it, or leave --min_cosine out.")
+    if values.model is None:
+        shared_flags.require(values, "model", ["min_cosine"])
     output = values.output or os.path.join("runs", "dedup")
     near_duplicates.check_output(output)
     settings = near_duplicates.Settings(
@@ -98,7 +97,7 @@ def main(values, arguments):
             check=signals.check,
         )
     if values.json:
-        print_json(record)
+        shared_flags.print_json(record)
     else:
         print(near_duplicates.text(record, output))
 

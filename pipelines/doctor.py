@@ -1,7 +1,6 @@
 """Reports the installed parts, whether they work, and how to repair them."""
 
 from pipelines.cli import command, shared_flags
-from pipelines.cli.output import print_json
 from pipelines.distribution import onednn
 
 DESCRIPTION = """Examines this installation: versions, processor, devices, compiler, compiled ops.
@@ -31,7 +30,7 @@ def main(values, arguments):
     onednn.choose()
     report = examination.examine(values.workdir or "runs")
     if values.json:
-        print_json(report.facts | {"broken": report.broken, "hints": report.hints})
+        shared_flags.print_json(report.facts | {"broken": report.broken, "hints": report.hints})
     else:
         print(examination.format_report(report))
     if report.facts["imports"]["tensorflow"] is True:

@@ -6,11 +6,9 @@ import typing
 from absl import flags
 
 from pipelines.cli import command, request, shared_flags
-from pipelines.cli.output import print_json
 from pipelines.config.data import NAMING_FIELDS, Data
 from pipelines.config.names import Benchmark
 from pipelines.distribution.group import current_group
-from pipelines.errors import UserError
 
 DESCRIPTION = """Evaluates a model on data.eval_split; every example counts once.
 
@@ -80,12 +78,9 @@ def main(values, arguments):
     from pipelines.evaluation.benchmarks import run as benchmarks
     from pipelines.stored_models import model_source
 
-    for name in ("report", "label_map"):
-        if values.benchmark and getattr(values, name) is not None:
-            raise UserError(
-                f"--{name} has no meaning with --benchmark {values.benchmark}, which has its own "
-                "protocol. Leave one of them out."
-            )
+    if values.benchmark:
+        own = f"benchmark={values.benchmark}"
+        shared_flags.refuse(values, own, ("report", "label_map"), "it has its own protocol")
     path, weights = request.model_path_and_weights(values)
     source = model_source.find(path, weights, values.labels, model_source.RUNTIME_FILES)
     opening = request.opening(values)
@@ -116,7 +111,7 @@ def main(values, arguments):
     if not current_group().is_chief:
         return
     if values.json:
-        print_json(means)
+        shared_flags.print_json(means)
         return
     means.pop("paper", None)
     lines = means.pop("comparison", [])

@@ -107,29 +107,22 @@ def main(values, arguments):
 
 def _check_flags(values):
     """Raises `UserError` for flags without a meaning for the format."""
-    is_file = values.format in _FILE_FORMS
-    for_files, for_models = ("batch",), ("max_pixels", "batch_calls")
-    for name in for_models if is_file else for_files:
-        if getattr(values, name) is not None:
-            kinds = "SavedModels" if is_file else "--format=litert and onnx"
-            raise UserError(
-                f"--{name} is for {kinds}, not for --format={values.format}. Leave it out."
-            )
+    chosen = f"format={values.format}"
+    if values.format in _FILE_FORMS:
+        shared_flags.refuse(values, chosen, ("max_pixels", "batch_calls"), "it is no SavedModel")
+        if values.precision not in (None, "float32"):
+            smaller = ", and --quantize makes it smaller" if values.format == "litert" else ""
+            why = f"the file is float32{smaller}"
+            shared_flags.refuse(values, chosen, ["precision"], why)
+    else:
+        shared_flags.require(values, "format=litert or onnx", ["batch"])
+    if values.format == "portable":
+        shared_flags.require(values, "format=fused", ["batch_calls"])
     if values.quantize != "none" and values.format != "litert":
-        raise UserError(
-            f"--quantize={values.quantize} is for --format=litert. Received: "
-            f"--format={values.format}."
-        )
-    if is_file and values.precision not in (None, "float32"):
-        raise UserError(
-            f"--precision={values.precision} is for SavedModels. LiteRT and ONNX files are float32"
-            + ("; --quantize makes them smaller." if values.format == "litert" else ".")
-        )
-    for name in ("experiment", "config", "set"):
-        if values.quantize != "int8" and values[name].present:
-            raise UserError(
-                f"--{name} has no effect: only --quantize=int8 reads training images. Leave it out."
-            )
+        shared_flags.require(values, "format=litert", ["quantize"])
+    if values.quantize != "int8":
+        owner = "quantize=int8, which reads training images"
+        shared_flags.require(values, owner, ("experiment", "config", "set"))
 
 
 def _export_file(values, source, output):
@@ -181,8 +174,6 @@ def _export_saved_models(values, source, output):
     from vit_tf.images.decoding import MAX_PIXELS
 
     max_pixels = MAX_PIXELS if values.max_pixels is None else values.max_pixels
-    if values.batch_calls is not None and values.format == "portable":
-        raise UserError("--batch_calls is for fused exports. Add --format=fused, or leave it out.")
     forms = typing.get_args(ExportForm) if values.format == "both" else [values.format]
     for form in forms:
         saved_model.check_output(output, values.overwrite, form)

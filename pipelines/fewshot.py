@@ -5,7 +5,6 @@ import os
 from absl import flags
 
 from pipelines.cli import command, request, shared_flags
-from pipelines.cli.output import print_json
 from pipelines.config.data import NAMING_FIELDS, Data
 from pipelines.errors import UserError
 
@@ -98,10 +97,7 @@ def main(values, arguments):
     )
     if record is None:
         return  # The chief prints.
-    if values.json:
-        print_json(record)
-    else:
-        print(few_shot_report.text(record))
+    shared_flags.print_result(values, record, few_shot_report.text)
 
 
 def _numbers(flag, text, kind):

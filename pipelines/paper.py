@@ -5,7 +5,6 @@ import os
 from absl import flags
 
 from pipelines.cli import command, request, shared_flags
-from pipelines.cli.output import print_json
 from pipelines.distribution import onednn
 from pipelines.errors import UserError
 from pipelines.runs import manifest
@@ -81,7 +80,7 @@ def main(values, arguments):
         return
     records = session.run(studies, workdir, _devices(values))
     if values.json:
-        print_json(records)
+        shared_flags.print_json(records)
 
 
 def _devices(values):

@@ -6,7 +6,6 @@ import typing
 from absl import flags
 
 from pipelines.cli import command, request, shared_flags
-from pipelines.cli.output import print_json
 from pipelines.config.names import Passes
 from pipelines.errors import Interrupted, UserError, counted
 from pipelines.research.planning.assumptions import Assumptions
@@ -118,29 +117,19 @@ def _define_measure(values):
 def main(values, arguments):
     del arguments
     if values.measure:
-        _refuse(values, "measure", (*(x for x in _RUN_FLAGS if x != "set"), "paper"))
+        others = [name for name in (*_RUN_FLAGS, "paper") if name != "set"]
+        shared_flags.refuse(values, "measure", others, "it plans no run")
         result, text = _measure(values)
     elif values.paper:
-        _refuse(values, "paper", (*_RUN_FLAGS, *_MEASURE_FLAGS))
+        shared_flags.refuse(values, "paper", _RUN_FLAGS + _MEASURE_FLAGS, "it plans no run")
         from pipelines.research.planning.paper_costs import paper_costs
         from pipelines.research.planning.plan_report import paper_text
 
         result, text = paper_costs(), paper_text
     else:
-        for name in _MEASURE_FLAGS:
-            if values[name].present:
-                raise UserError(f"--{name} has an effect with --measure only. Leave it out.")
+        shared_flags.require(values, "measure", _MEASURE_FLAGS)
         result, text = _plan(values)
-    if values.json:
-        print_json(result)
-    else:
-        print(text(result))
-
-
-def _refuse(values, choice, names):
-    for name in names:
-        if values[name].present:
-            raise UserError(f"--{choice} plans no run. Leave out --{name}, or --{choice}.")
+    shared_flags.print_result(values, result, text)
 
 
 def _measure(values):
@@ -244,14 +233,13 @@ def _prepare(values):
     As for a dry run, a model whose number of classes is not known has no head.
     """
     from pipelines.config.epochs import with_steps
-    from pipelines.data.sources.open import choose_splits
     from pipelines.data.sources.subset import open_train_source
     from pipelines.errors import MissingDataError
 
     experiment, source = request.experiment(values), None
     images, classes = values.images, values.classes
     try:
-        source = open_train_source(choose_splits(experiment.data, evaluation=False))
+        source = open_train_source(experiment.data)
     except MissingDataError as error:
         if values.throughput is not None:
             raise
@@ -280,14 +268,7 @@ def _measured(values, experiment, source):
 
     if not 0 < values.throughput < float("inf"):
         raise UserError(f"--throughput={values.throughput:g} is not a positive number.")
-    measured = throughput.measure(
-        source,
-        experiment.sampling(),
-        experiment.data,
-        experiment.train_preprocessing(),
-        seconds=values.throughput / 2,
-        skips_bad_images=experiment.data.bad_images == "skip",
-    )
+    measured = throughput.measure(source, experiment, values.throughput / 2)
     _log.info(f"this machine delivers {measured.decoded:,.0f} images/s of {source}")
     return {"input_rate": measured.decoded}
 

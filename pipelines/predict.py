@@ -5,7 +5,6 @@ import logging
 from absl import flags
 
 from pipelines.cli import command, request, shared_flags
-from pipelines.cli.output import print_json
 
 _log = logging.getLogger("pipelines.predict")
 
@@ -107,7 +106,7 @@ def _print(values, images, classify, labels):
         if "error" in result:
             failed.append(result["error"])
         if values.json:
-            print_json(result)
+            shared_flags.print_json(result)
         elif "top" in result:
             print(_block(result))
     if not failed:

@@ -6,12 +6,10 @@ import typing
 from absl import flags
 
 from pipelines.cli import command, request, shared_flags
-from pipelines.cli.output import print_json
 from pipelines.config.names import SuiteName
 from pipelines.config.summary import summary
 from pipelines.distribution import onednn
 from pipelines.distribution.group import current_group
-from pipelines.errors import UserError
 from pipelines.runs import manifest
 
 DESCRIPTION = """Trains one model for each combination of the values of --grid, on the training
@@ -110,16 +108,12 @@ def main(values, arguments):
         return
     result = sweep.run(plan, workdir, strategy)
     if values.json and current_group().is_chief:
-        print_json(result)
+        shared_flags.print_json(result)
 
 
 def _run_suite(values):
-    for name in ("experiment", "config"):
-        if values[name].present:
-            raise UserError(
-                f"--suite={values.suite} has its own settings. Leave out --{name} "
-                f"{values[name].value}."
-            )
+    own = f"suite={values.suite}"
+    shared_flags.refuse(values, own, ("experiment", "config"), "it has its own settings")
     begin, asked = request.read(values)
     workdir = request.workdir(values, "sweep", begin, asked, values.suite)
     onednn.choose(manifest.onednn_of(workdir, has_runs=True))
@@ -142,7 +136,7 @@ def _run_suite(values):
         return
     result = suite.run(plan, workdir, strategy)
     if values.json and current_group().is_chief:
-        print_json(result)
+        shared_flags.print_json(result)
 
 
 if __name__ == "__main__":

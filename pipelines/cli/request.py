@@ -100,9 +100,9 @@ def pretraining(begin, request, grid=()):
 
 
 def _open_data(data):
-    from pipelines.data.sources.subset import open_auto_train_split  # It loads TensorFlow.
+    from pipelines.data.sources.subset import open_train_split  # It loads TensorFlow.
 
-    open_auto_train_split(data)
+    open_train_split(data)
 
 
 def start(values, run=None):

@@ -1,10 +1,13 @@
 """Flags that several commands have. `command.py` parses them."""
 
+import json
+import sys
 import typing
 
 from absl import flags
 
 from pipelines.config.names import PACKED_PRECISIONS, Strategy, Weights
+from pipelines.errors import UserError
 
 # Flags that commands share. Each command lists the ones that it takes.
 WORKER_FLAGS = ("workers", "worker_index", "worker_wait")
@@ -60,6 +63,32 @@ def define_shared(names):
     for name in set(SHARED_FLAGS).difference(names):
         delattr(values, name)
     return values
+
+
+def refuse(values, given, names, why):
+    """Refuses flags that have no meaning beside a flag that is given.
+
+    Args:
+        values: parsed flags.
+        given: the flag, or the flag and its value: "paper", "format=onnx".
+        names: names of the flags that it does not take.
+        why: the reason, for the message.
+    """
+    for name in names:
+        if values[name].present:
+            raise UserError(f"--{given} takes no --{name}: {why}. Leave one of them out.")
+
+
+def require(values, owner, names):
+    """Refuses flags that have a meaning only beside another flag, which is missing.
+
+    Args:
+        values, names: as for `refuse`.
+        owner: the missing flag, or the flag and its value.
+    """
+    for name in names:
+        if values[name].present:
+            raise UserError(f"--{name} belongs to --{owner}. Add it, or leave out --{name}.")
 
 
 def define_config(values):
@@ -132,6 +161,24 @@ def define_fused(values):
 def define_json(values, text="Print one JSON object instead of text."):
     """Adds `--json`, for commands that print results."""
     flags.DEFINE_bool("json", False, text, flag_values=values)
+
+
+def print_result(values, result, text):
+    """Prints a result as JSON with `--json`, else the text that the function `text` returns."""
+    if values.json:
+        print_json(result)
+    else:
+        print(text(result))
+
+
+def print_json(value):
+    """Prints a value as one line of JSON; text that the terminal cannot show is escaped."""
+    text = json.dumps(value, ensure_ascii=False)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:  # A file name may have bytes that are not text.
+        text = json.dumps(value)
+    print(text)
 
 
 def define_output(values, text):

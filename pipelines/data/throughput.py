@@ -23,15 +23,15 @@ class Throughput(NamedTuple):
     encoded: float  # read, in training order and in batches, but not decoded
 
 
-def measure(source, sampling, augmentation, preprocessing, *, seconds, skips_bad_images):
+def measure(source, experiment, seconds):
     """Measures the input of one host that reads all of the data.
 
     Nothing is kept between the two parts. Files are read first without decoding: if they were not
     in memory before, this part reads them from the disk.
 
     Args:
-        source: a `DataSource`.
-        sampling, augmentation, preprocessing, skips_bad_images: as for `pipeline.train_dataset`.
+        source: the `DataSource` of the training split.
+        experiment: the `Experiment`, which says how images are read and augmented.
         seconds: duration of each of the two parts, without starting; the part without decoding
             takes longer if two windows of examples are not read in this time.
 
@@ -41,6 +41,7 @@ def measure(source, sampling, augmentation, preprocessing, *, seconds, skips_bad
     Raises:
         DataError: if an example cannot be read or decoded.
     """
+    sampling, skips_bad_images = experiment.sampling(), experiment.data.bad_images == "skip"
     batches = TrainBatches(source, sampling)
 
     def read(dataset):
@@ -54,7 +55,11 @@ def measure(source, sampling, augmentation, preprocessing, *, seconds, skips_bad
 
     encoded = pipeline.encoded_dataset(source, sampling)
     decoded = pipeline.train_dataset(
-        source, sampling, augmentation, preprocessing, skips_bad_images=skips_bad_images
+        source,
+        sampling,
+        experiment.data,
+        experiment.train_preprocessing(),
+        skips_bad_images=skips_bad_images,
     )
     _log.info(f"reading {source} without decoding for {seconds:g} s ...")
     [order] = batches.orders

@@ -62,7 +62,7 @@ class Inspected:
     seen: np.ndarray
 
 
-class Progress:
+class PassCounter:
     """Counts finished forward passes, and logs how many of about `total` are done."""
 
     def __init__(self, total):
@@ -110,7 +110,7 @@ def run(subjects, found, output, options):
             raise wrong_count(subject.labels, outputs)
     targets = [_target(subject, options.target) for subject in subjects]
     shown = images.spread(found, options.most)
-    progress = Progress(
+    progress = PassCounter(
         sum(_passes(subject, len(found), len(shown), options.occludes) for subject in subjects)
     )
     inspected = [

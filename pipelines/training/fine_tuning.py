@@ -15,7 +15,7 @@ from pipelines.config import Data, Experiment, Request
 from pipelines.config.model import Model, changed_fields, model_field_types
 from pipelines.config.names import Dtype
 from pipelines.config.recipes import photos
-from pipelines.data.sources.subset import open_auto_train_split, subset_size
+from pipelines.data.sources.subset import open_train_split, subset_size
 from pipelines.errors import DataError, UserError
 from pipelines.runs import checkpoints
 from pipelines.runs.workdir import Workdir
@@ -160,7 +160,7 @@ def choose(
         opened = source and (asked.data, source)
         return experiment, dataclasses.replace(request, origin=origin, opened=opened)
     has_size = assignments.given("model.image_size")
-    photos.check_size(start, experiment, has_size, open_auto_train_split)
+    photos.check_size(start, experiment, has_size, open_train_split)
     return experiment, request
 
 
@@ -251,7 +251,7 @@ def _count(data):
     Both are None if the data cannot be opened, which is reported later.
     """
     try:
-        source = open_auto_train_split(data)
+        source = open_train_split(data)
         return subset_size(data, source), source
     except DataError:
         return None, None

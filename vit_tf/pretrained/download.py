@@ -18,7 +18,7 @@ import urllib.request
 
 from vit_tf.files.atomic_file import write_atomically
 from vit_tf.files.json_object import read_json_object
-from vit_tf.pretrained.progress import Progress
+from vit_tf.pretrained.progress import DownloadProgress
 
 _CHUNK = 2**20
 _MOST_REDIRECTS = 5
@@ -94,7 +94,7 @@ def _receive(url, path, most_bytes, name):
             if begin == 0:
                 with _writing(path):
                     _write_state(path, url, response, total)
-            progress = Progress(name, total, begin)
+            progress = DownloadProgress(name, total, begin)
             done = begin
             with _opened(path, "ab" if begin else "wb") as file:
                 # `read1` returns received bytes; `read` would lose them if the connection ends.
@@ -167,7 +167,7 @@ def _copy(source, path, most_bytes, name):
         with open(source, "rb") as origin:
             _check_size(total, most_bytes, name, source)
             _check_space(path, total, name)
-            progress = Progress(name, total)
+            progress = DownloadProgress(name, total)
             with contextlib.suppress(FileNotFoundError):  # It describes another file from here on.
                 os.unlink(_state_path(path))
             with _opened(path, "wb") as file:

@@ -6,7 +6,7 @@ import time
 _SECONDS_ON_TERMINAL, _SECONDS_IN_LOG = 0.2, 10.0
 
 
-class Progress:
+class DownloadProgress:
     """Progress of one file. On a terminal, one line is rewritten; in a log, lines are far apart.
 
     Args:

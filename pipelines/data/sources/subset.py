@@ -19,7 +19,7 @@ from pipelines.data.exclusion import read_exclusion
 from pipelines.data.labels import balance
 from pipelines.data.labels.class_sizes import check_class_sizes, name_sizes
 from pipelines.data.progress_lines import ProgressLines
-from pipelines.data.sources.open import open_split, with_splits
+from pipelines.data.sources.open import choose_splits, open_split, with_splits
 from pipelines.data.sources.source import ROWS_PER_READ, DataSource
 from pipelines.errors import DataError, UserError
 
@@ -35,7 +35,7 @@ def open_train_source(data, known=None):
     """Opens the training split of a data set, or the part of it that is trained on.
 
     Args:
-        data: `config.data.Data`; its splits are chosen.
+        data: `config.data.Data`; its splits may be `auto`, and the log says what that stands for.
         known: see `open_split`.
 
     Returns:
@@ -46,7 +46,7 @@ def open_train_source(data, known=None):
             empty, a class has fewer than `data.per_class` examples, or `data.per_class` or
             `data.balance` is set for lists of labels.
     """
-    source = open_train_split(data, known)
+    source = open_train_split(choose_splits(data, evaluation=False), known)
     if data.exclude is not None:
         whole = source.manifest()["num_examples"]
         left_out = whole - source.num_examples
@@ -57,14 +57,10 @@ def open_train_source(data, known=None):
 def open_train_split(data, known=None):
     """Opens the training split without the examples of `data.exclude`, before a part is chosen.
 
-    Arguments and errors are those of `open_train_source`.
+    Arguments and errors are as for `open_train_source`; the log does not have the choice of splits.
     """
-    return leave_out(data, open_split(data, data.train_split, known=known))
-
-
-def open_auto_train_split(data):
-    """The same for a section whose splits may be `auto`."""
-    return open_train_split(with_splits(data)[0])
+    split = with_splits(data, evaluation=False)[0].train_split
+    return leave_out(data, open_split(data, split, known=known))
 
 
 def leave_out(data, source):

@@ -5,13 +5,12 @@ import itertools
 
 import pytest
 
-from pipelines.config.augmentation import Augmentation
 from pipelines.config.data import Sampling
+from pipelines.config.recipes import get_recipe
 from pipelines.data import pipeline, throughput
 from pipelines.data.order import TrainBatches
 from pipelines.data.sources.open import open_source
 from vit_tf.config.variants import get_variant
-from vit_tf.preprocessing import Preprocessing
 
 
 class Input:
@@ -69,14 +68,7 @@ def test_decoding_is_not_faster_than_reading(monkeypatch):
     monkeypatch.setattr(throughput, "reading_rate", lambda *arguments: 40.0)
     for decoding, expected in ((70.0, 40.0), (30.0, 30.0)):
         monkeypatch.setattr(throughput, "decoding_rate", lambda *_, rate=decoding: rate)
-        rates = throughput.measure(
-            open_source("digits", "train"),
-            Sampling(batch_size=8, shuffle_window=64, seed=0, sharding="global"),
-            Augmentation(),
-            Preprocessing(image_size=(8, 8)),
-            seconds=1.0,
-            skips_bad_images=False,
-        )
+        rates = throughput.measure(open_source("digits", "train"), get_recipe("digits"), 1.0)
         assert rates == (expected, 40.0)
 
 

@@ -140,12 +140,12 @@ def test_every_family_has_what_exists_and_names_the_rest(family, tmp_path, logge
 def test_the_progress_ends_where_it_should(family, occludes, tmp_path, monkeypatch):
     made = []
 
-    class Watched(run.Progress):
+    class Watched(run.PassCounter):
         def __init__(self, total):
             super().__init__(total)
             made.append(self)
 
-    monkeypatch.setattr(run, "Progress", Watched)
+    monkeypatch.setattr(run, "PassCounter", Watched)
     options = run.Options(most=1, occludes=occludes)
     run.run([subject_of(FAMILIES[family][0])], pictures(2), tmp_path, options)
     [progress] = made

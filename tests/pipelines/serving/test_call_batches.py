@@ -85,6 +85,6 @@ def test_a_fused_export_joins_calls(tmp_path, no_process, monkeypatch):
 
 def test_only_fused_exports_join_calls(command, tmp_path):
     result = command("export", "--batch_calls=8", "--output", tmp_path / "out")
-    assert_user_error(result, "--batch_calls is for fused exports. Add --format=fused")
+    assert_user_error(result, "--batch_calls belongs to --format=fused")
     result = command("export", "--format=fused", "--batch_calls=1", "--output", tmp_path / "out")
     assert_user_error(result, "batch_calls")

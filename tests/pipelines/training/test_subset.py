@@ -154,7 +154,7 @@ def test_fine_tuning_chooses_for_the_part(monkeypatch):
     class Photos:
         num_examples, num_classes, multi_label = 100_000, 20, False
 
-    monkeypatch.setattr(fine_tuning, "open_auto_train_split", lambda data: Photos())
+    monkeypatch.setattr(fine_tuning, "open_train_split", lambda data: Photos())
     for assignments, count in (((), 100_000), (("data.fraction=0.01",), 1000)):
         data = tiny_experiment(*assignments).data
         assert fine_tuning._count(data)[0] == count

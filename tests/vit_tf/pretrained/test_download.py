@@ -17,7 +17,7 @@ from tests.vit_tf.pretrained.file_server import serving
 from vit_tf.preprocessing import Preprocessing
 from vit_tf.pretrained import cache, download, verified
 from vit_tf.pretrained.download import DownloadError
-from vit_tf.pretrained.progress import Progress
+from vit_tf.pretrained.progress import DownloadProgress
 from vit_tf.pretrained.records import WeightsRecord
 
 PATH = "/vit_models/sam+/tiny.npz"
@@ -106,7 +106,7 @@ def test_a_file_comes_once(server, tmp_path, capsys):
 def test_progress_has_rate_and_remaining_time(monkeypatch, capsys):
     now = [100.0]
     monkeypatch.setattr("vit_tf.pretrained.progress.time.monotonic", lambda: now[0])
-    progress = Progress("x", 400_000_000, done=100_000_000)
+    progress = DownloadProgress("x", 400_000_000, done=100_000_000)
     now[0] += 4
     progress.add(1)
     assert capsys.readouterr().err == "downloading x (400.0 MB), continued at 100.0 MB\n"
@@ -313,7 +313,8 @@ def test_a_copy_of_a_folder_forgets_an_earlier_download(server, tmp_path, monkey
         patch.setenv(cache.MIRROR, str(tmp_path))
         if stopped:
             patch.setattr(download, "_CHUNK", 40_000)
-            patch.setattr(download.Progress, "add", lambda *_: (_ for _ in ()).throw(SystemExit))
+            progress = download.DownloadProgress
+            patch.setattr(progress, "add", lambda *_: (_ for _ in ()).throw(SystemExit))
             with pytest.raises(SystemExit):
                 fetch()
             assert cached() == {".part"}

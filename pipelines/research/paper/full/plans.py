@@ -7,7 +7,6 @@ import logging
 from pipelines.config import Data, Experiment, override
 from pipelines.data.protocols.suites import TABLE_4
 from pipelines.data.protocols.vtab_tasks import TASKS
-from pipelines.data.sources.open import choose_splits
 from pipelines.data.sources.subset import open_train_split
 from pipelines.errors import DataError, UserError, counted
 from pipelines.reports.text_table import aligned
@@ -152,7 +151,7 @@ def missing_data(command: Command) -> list[str]:
 def _is_here(data):
     logging.disable(logging.INFO)  # Opening says which label it takes.
     try:
-        open_train_split(choose_splits(data, evaluation=False))
+        open_train_split(data)
     except DataError:
         return False
     finally:

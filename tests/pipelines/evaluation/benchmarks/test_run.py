@@ -384,8 +384,8 @@ def test_models_and_sizes_of_the_tables():
             ["There is no folder", "nowhere/images", "with images/ and mappings/"],
         ),
         (["objectnet", "--set=data.eval_split=test"], ["has no split 'test'"]),
-        (["real", "--label_map=wordnet"], ["--label_map has no meaning with --benchmark real"]),
-        (["objectnet", "--report=r"], ["--report has no meaning with --benchmark objectnet"]),
+        (["real", "--label_map=wordnet"], ["--benchmark=real takes no --label_map"]),
+        (["objectnet", "--report=r"], ["--benchmark=objectnet takes no --report"]),
         (["vtab"], ["benchmark", "imagenet|real|objectnet"]),
     ],
 )

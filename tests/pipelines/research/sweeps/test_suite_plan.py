@@ -217,8 +217,8 @@ def test_other_labels_than_the_benchmark_s_are_refused(monkeypatch, command):
     ("arguments", "texts"),
     [
         (["--suite=imagenet"], ["--suite", "vtab", "flowers"]),
-        (["--suite=vtab", "--experiment=digits"], ["own settings. Leave out --experiment digits"]),
-        (["--suite=vtab", "--config=a.json"], ["own settings. Leave out --config a.json"]),
+        (["--suite=vtab", "--experiment=digits"], ["--suite=vtab takes no --experiment"]),
+        (["--suite=vtab", "--config=a.json"], ["--suite=vtab takes no --config"]),
         (["--suite=vtab", "--set=data.name=digits"], ["--suite=vtab decides data.name."]),
         (["--suite=pets", "--set=data.eval_split=train"], ["decides data.eval_split. Leave it"]),
         (["--suite=pets", "--grid=data.label=a,b"], ["the same data.label"]),
