@@ -61,8 +61,12 @@ class _Lines(list):
 
 
 @pytest.fixture
-def logged(each_line):
-    """The list of the lines that `pipelines` logs during the test."""
+def logged(each_line, monkeypatch):
+    """The list of the lines that `pipelines` logs during the test.
+
+    Without those on compilation, which a slow machine has.
+    """
+    monkeypatch.setattr("pipelines.runs.progress._SIGN_EVERY", 3600.0)
     lines = _Lines()
     each_line(lines.append)
     return lines
