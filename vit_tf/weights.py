@@ -105,7 +105,7 @@ def open_checkpoint(path) -> PublishedCheckpoint | SafetensorsCheckpoint:
         )
     if kind == "safetensors":
         return _open_safetensors(path)
-    if kind in ("npz", "file", "nothing"):  # A published file may have any name.
+    if kind in ("npz", "file", "folder", "nothing"):  # A published file may have any name.
         return _open_published(path)
     raise refusal(path, kind)
 

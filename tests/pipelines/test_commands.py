@@ -300,6 +300,7 @@ def test_a_dry_run_describes_the_run_and_writes_nothing(tmp_path, broken_images,
     if module == "finetune":
         (tmp_path / "run").mkdir()
         shutil.copy(broken_images / "config.json", tmp_path / "run")
+        shutil.copy(broken_images / "initial.npz", tmp_path / "run" / "final.npz")
         best = ["--init_from=run", "--weights=best"]
         assert_user_error(command(module, "--dry_run", *best), "no best checkpoint")
 

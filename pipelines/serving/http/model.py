@@ -84,8 +84,10 @@ def open_model(path, weights="final", label_file=None, opening=AS_TRAINED, max_p
     Raises:
         UserError: if there is no such model, or the arguments are for other kinds of models.
     """
-    source = model_source.find(path, weights, label_file, model_source.EXPORTS)
+    source = model_source.find(path, weights, exports=model_source.EXPORTS)
     if not isinstance(source, SavedModel):
+        if label_file is not None:
+            source = model_source.find(path, weights, label_file, model_source.EXPORTS)
         return _from_model(source, opening, max_pixels)
     source.refuse(fused=opening.packed, labels=label_file, max_pixels=max_pixels is not None)
     loaded, preprocessing = source.load(), read_preprocessing(source.folder)
