@@ -12,7 +12,6 @@ listed in `sources.bzl`, which Bazel reads too. Ninja compiles what changed; `bu
 checkout, else the user's cache folder, keeps the object files (`building/ninja_build.py`).
 """
 
-import dataclasses
 import functools
 import importlib.metadata
 import importlib.util
@@ -38,7 +37,6 @@ from custom_ops.building.build_plan import (
 )
 
 say_at_once = functools.partial(print, flush=True)  # A pipe would keep lines until the end.
-KERNELS = "cuda_kernels.json"  # beside a module of `build_cuda_module`
 
 
 def build(library=None, modules=None, say=say_at_once):
@@ -158,13 +156,11 @@ def _note_xla(path, error, say):
 def build_cuda_module(folder=None, say=say_at_once, variants=None):
     """Compiles and links the Python module of the kernels for GPUs alone; needs no TensorFlow.
 
-    Beside it comes the file `KERNELS`, a list of the fields of each `resources.Kernel`, as JSON.
-
     Args:
         folder: where to write it, None for this package.
         say: called with a line per phase and per file that is compiled.
         variants: dict from folders to flags of nvcc, which come after its usual ones: a module more
-            is written to each, with its own `KERNELS`. All are compiled at the same time.
+            is written to each. All are compiled at the same time.
 
     Returns:
         The path written. Variants have the same name in their folders.
@@ -186,11 +182,6 @@ def build_cuda_module(folder=None, say=say_at_once, variants=None):
         raise BuildError(f"The module _vit_cuda needs pybind11: {sys.executable} -m pip install it")
     found += [products.variant(found[0], *variant) for variant in (variants or {}).items()]
     ninja_build.link(compiler, found, say)
-    for product in found:
-        files = [ninja_build.object_of(compiler, x) for x in product.units if x.compiler]
-        kernels, _ = ninja_build.kernels_in(files)
-        text = json.dumps([dataclasses.asdict(kernel) for kernel in kernels])
-        product.path.with_name(KERNELS).write_text(text)
     return path
 
 

@@ -184,7 +184,7 @@ def _made(place, compiler, units, products, say, stamp="", files=()):
             rules.append(_rule(file, [*names, exports], command, f"link {product.path.name}"))
         (place / "build.ninja").write_text("".join([_RULE, *rules]))
         command = [ninja, "-f", "../build.ninja", "-k0", f"-j{len(os.sched_getaffinity(0))}"]
-        said = ""
+        said = []  # By ninja, beside its progress.
         with subprocess.Popen(
             command,
             cwd=place / "sources",
@@ -198,15 +198,16 @@ def _made(place, compiler, units, products, say, stamp="", files=()):
             pass_fds=(lock.fileno(),),
         ) as process:
             for line in process.stdout or ():
-                said = line.strip()
-                if said.startswith(_STATUS):
-                    say(said)
+                if line.startswith(_STATUS):
+                    say(line.strip())
+                else:
+                    said.append(line.strip())
         every = [*objects.values(), *linked.values()]
         # 1: the file of what failed does not exist, and its log tells why.
         if process.returncode not in (0, 1) or (
             process.returncode and all(file.exists() or not log_of(file).exists() for file in every)
         ):
-            raise BuildError(f"ninja fails in {place}: {said}")
+            raise BuildError(f"ninja fails in {place}: {' '.join(said[:3])}")
         _prune(place, every)
         yield objects, linked
 
@@ -274,7 +275,7 @@ def _compile_rule(compiler, unit, file, stamp):
 
 def _rule(file, inputs, command, what, depfile=""):
     """The lines of build.ninja for a file."""
-    text = shlex.join(map(str, command)).replace("$", "$$")
+    text, what = (x.replace("$", "$$") for x in (shlex.join(map(str, command)), what))
     made, log, *paths = (
         re.sub(r"[$ :]", r"$\g<0>", path)
         for path in (f"../{file.name}", f"../{log_of(file).name}", *inputs)

@@ -86,6 +86,18 @@ def test_a_machine_that_refuses_the_sanitizer_is_no_failure_but_an_error_is(text
     assert reason in found and bool(reason) == bool(found)
 
 
+def test_a_step_that_did_not_run_is_no_success():
+    right = {"name": "check float32", "problems": []}
+    skipped = {"name": "memcheck attention float32", "skipped": "no time left"}
+    found = {"checks": [right, skipped], "times": [{"name": "a cell", "systems": {}}]}
+    assert gpu_run.exit_code(found, ("check", "times")) == 0
+    assert gpu_run.exit_code(found, gpu_run.STEPS) == 1
+    found["checks"].append({"name": skipped["name"], "problems": []})
+    assert gpu_run.exit_code(found, gpu_run.STEPS) == 0
+    found["times"].append({"name": "another", "problems": ["AssertionError"]})
+    assert gpu_run.exit_code(found, gpu_run.STEPS) == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

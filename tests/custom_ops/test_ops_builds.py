@@ -10,7 +10,7 @@ import sysconfig
 import pytest
 
 from custom_ops import build_ops, library_file
-from custom_ops.building import build_plan
+from custom_ops.building import build_plan, ninja_build
 from custom_ops.building.build_plan import BuildError
 from tests.custom_ops import tiny_package
 from tests.custom_ops.tiny_package import ALL, LISTS, build
@@ -65,6 +65,36 @@ def test_only_what_changed_is_compiled_again(package):
     # The objects of other flags are still there.
     (folder / "sources.bzl").write_text(LISTS)
     assert compiled(folder) == ["tf_info"]
+
+
+@pytest.mark.process
+def test_objects_of_other_builds_are_deleted_after_a_month(package):
+    folder, _ = package
+    compiled(folder)
+    place = folder.parent / "build" / "ops"
+    old, used = place / "cc_k-0123.o", next(place.glob("cc_k-*.o"))
+    others = [old, old.with_name("cc_k-0123.o.txt"), old.with_name("cc_k-0123.o.d")]
+    for path in others:
+        path.touch()
+    for path in (*others[:2], used):
+        os.utime(path, (0, 0))
+    compiled(folder)
+    assert [path.exists() for path in others] == [False, False, True] and used.exists()
+
+
+@pytest.mark.process
+def test_names_of_products_may_have_spaces_and_colons(package):
+    folder, _ = package
+    path = folder / "my a:b$.so"
+    build_ops.build(path, folder, [].append)
+    assert library_file.read_stamp(path)["tensorflow"] == "2.20.0"
+
+
+@pytest.mark.process
+def test_what_ninja_refuses_is_told(package, monkeypatch):
+    monkeypatch.setattr(ninja_build, "_RULE", "no rule\n")
+    with pytest.raises(BuildError, match="ninja fails in .*build/ops: ninja: error: .+"):
+        compiled(package[0])
 
 
 @pytest.mark.process

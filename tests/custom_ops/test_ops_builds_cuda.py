@@ -85,9 +85,6 @@ def test_variants_of_the_module_are_built_with_it(package, nvcc):
     variant.mkdir()
     path = build_ops.build_cuda_module(folder.parent, [].append, {variant: ["-DX=1"]})
     assert path.read_bytes() != (variant / path.name).read_bytes()
-    for place in (folder.parent, variant):
-        kernels = json.loads((place / build_ops.KERNELS).read_text())
-        assert [kernel["name"] for kernel in kernels] == ["k<float, 3>"]
 
 
 @pytest.mark.process

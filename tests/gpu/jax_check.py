@@ -11,16 +11,37 @@ The ops run inside of `jax.jit`, forward and backward in one program. The rule f
 import ctypes
 import json
 import os
+import subprocess
 import sys
 
 import numpy as np
 
 from custom_ops.arguments import exact_floats
+from tests.checkout import ROOT
 
 # JAX would take three quarters of the memory of the GPU, which others use at the same time.
 os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
 
 OPS = ("VitAttention", "VitAttentionGrad", "VitAttentionBiasGrad", "VitPatchEmbed")
+
+
+def answers(python, library, platform, names):
+    """What this program, in a process of its own, answers about cases of `cases.under_jax`.
+
+    Args:
+        python: the interpreter, which has JAX.
+        library, platform, names: `module`, `platform` and `names` of the request.
+    """
+    request = {"module": str(library), "platform": platform, "names": names}
+    done = subprocess.run(
+        [python, "-m", "tests.gpu.jax_check"],
+        cwd=ROOT,
+        input=f"{json.dumps(request)}\n",
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def register(path, platform):

@@ -1,16 +1,13 @@
 """The kernels against float64, with plain PyTorch's error as the measure; the cases that do so."""
 
-import json
 import math
 import re
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 
 from custom_ops import build_ops
-from tests.checkout import ROOT
 from tests.gpu import cases, jax_check, small_shapes, tolerance
 
 
@@ -36,16 +33,7 @@ def test_the_ops_run_under_jax_without_tensorflow(tmp_path):
     pytest.importorskip("jaxlib", reason="needs JAX for CUDA")
     library = build_ops.build_jax_library("CUDA", tmp_path)
     names = [case.name for case in cases.under_jax()]
-    request = {"module": str(library), "platform": "CUDA", "names": names}
-    done = subprocess.run(
-        [sys.executable, "-m", jax_check.__name__],
-        cwd=ROOT,
-        input=f"{json.dumps(request)}\n",
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    answers = jax_check.answers(sys.executable, library, "CUDA", names)
     if reasons := {answer["skipped"] for answer in answers if "skipped" in answer}:
         pytest.skip(reasons.pop())
     assert answers == [{"name": name, "problems": []} for name in names]

@@ -112,7 +112,7 @@ def test_progress_counts_and_estimates(lab, log, logged):
     assert "E, run 2 of 4: fakes/b  ETA of all runs 0:00:0" in text  # These take no time.
 
 
-def test_units_of_another_process_are_waited_for(lab, log, tmp_path):
+def test_units_of_another_process_are_waited_for(lab, log, logged, tmp_path):
     held = contextlib.ExitStack()
     held.enter_context(written_by_chief(tmp_path / "locks" / "fakes" / "busy"))
 
@@ -125,6 +125,9 @@ def test_units_of_another_process_are_waited_for(lab, log, tmp_path):
     units = [Fake("busy", log), Fake("free", log, calls=finish)]
     found = lab().results(units)
     assert [x["accuracy"] for x in found] == [1.0, 0.5] and log == ["free"]
+    text = logged.take()
+    assert "run 1 of 4: fakes/busy" in text and "run 2 of 4: fakes/free" in text
+    assert "another process runs it: " in text
 
 
 def test_a_folder_of_another_command_is_not_waited_for(lab, log):
