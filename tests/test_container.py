@@ -15,7 +15,7 @@ from pipelines import serve
 from pipelines.cli.command_names import commands
 from pipelines.serving.http.model import ServedModel
 from tests.checkout import ROOT
-from tests.pipelines.serving.http.running import running
+from tests.pipelines.serving.http.running import address, running
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
@@ -93,7 +93,7 @@ def test_it_serves_where_the_health_check_looks(last_stage):
     python, flag, text = json.loads(check.partition(" CMD ")[2])
     assert (python, flag) == ("python", "-c") and f"127.0.0.1:{port}/" in text
     with running(ServedModel("none", {}, None, 1, None)) as served:
-        asked = text.replace(port, served.effective_port)
+        asked = text.replace(port, str(address(served)[1]))
         exec(asked)
         with pytest.raises(OSError):
             exec(asked.replace("/healthz", "/health"))
