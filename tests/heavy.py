@@ -9,6 +9,7 @@ and pytest's summary counts those that are left out.
 """
 
 import os
+import sys
 import time
 
 from tests import changed
@@ -94,6 +95,8 @@ GROUPS = {
         *("pipelines/serving/single_file", "pipelines/export.py"),
         "tests/pipelines/serving/test_single_file.py",
     ),
+    # A SLURM cluster: `make test-slurm`, which `make test-all` runs if a change switches it on.
+    "slurm": ("pipelines/distribution/", "tests/slurm/", "docs/cluster.md"),
     # Exports beyond one of each kind.
     "serving": (
         "pipelines/serving/",
@@ -168,3 +171,8 @@ def split(items, groups, only=False):
         runs = own <= set(groups) and (own or not only)
         (kept if runs else left_out).append(item)
     return kept, left_out
+
+
+if __name__ == "__main__":
+    # `python -m tests.heavy GROUP`: exit code 0 if a change switches the group on.
+    sys.exit(sys.argv[1] not in switched_on("changed"))
