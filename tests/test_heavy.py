@@ -12,6 +12,7 @@ from tests import heavy
     [
         ("custom_ops/cpu/tile.h", ["native", "builds"]),
         ("tests/cc/simd_test.cc", ["native"]),
+        ("tests/custom_ops/test_ops_install.py", ["native", "builds"]),
         ("requirements.lock", ["builds", "doctor"]),
         ("docs/data.md", ["docs"]),
         ("pipelines/research/demo/stages.py", ["demo", "research"]),
@@ -22,7 +23,14 @@ from tests import heavy
         ("tests/pipelines/predictions/test_files.py", ["predictions"]),
         ("pipelines/dedup.py", ["deduplication"]),
         ("tests/test_docs.py", ["docs"]),
-        ("vit_tf/cost.py", ["research"]),
+        ("vit_tf/cost.py", ["research", "data", "models"]),
+        ("vit_tf/layers/encoder.py", ["models"]),
+        ("vit_tf/checkpoints/kinds.py", ["serving", "checkpoints"]),
+        ("vit_tf/preprocessing.py", ["deduplication", "http", "serving", "data", "checkpoints"]),
+        ("tests/pipelines/data/sources/test_lists.py", ["data"]),
+        ("tests/pipelines/evaluation/test_report.py", ["evaluation"]),
+        ("pipelines/runs/lease.py", ["training", "urls"]),
+        ("tests/pipelines/reports/test_pictures.py", ["reports"]),
         ("vit_tf/families.py", []),
     ],
 )
@@ -36,6 +44,9 @@ def test_choices(monkeypatch):
     assert heavy.switched_on("changed") == ["docs"]
     assert heavy.switched_on("none") == []
     assert heavy.switched_on("all") == heavy.switched_on("only") == list(heavy.GROUPS)
+    assert heavy.switched_on(heavy.choice("models,data")) == ["models", "data"]
+    with pytest.raises(ValueError, match=r"Unknown groups: {'modles'}. Expected .*'models'"):
+        heavy.choice("data,modles")
     # Outside a git checkout nothing is known to have changed.
     monkeypatch.setattr(heavy.changed, "changed_files", lambda base: None)
     assert heavy.switched_on("changed") == []
