@@ -116,10 +116,13 @@ GROUPS = {
         *("vit_tf/checkpoints", "vit_tf/weights.py", "vit_tf/pretrained/"),
         "tests/vit_tf/pretrained/",
     ),
-    # Models with layers of related work, and the calculated costs of every kind of model.
+    # Models beyond ViTs and BiT and their layers: what Keras does with them, dropout, packing,
+    # recomputation, related work, analysis, and the calculated costs of every kind of model.
     "models": (
-        *("vit_tf/config/", "vit_tf/layers/", "vit_tf/models/", "vit_tf/analysis/"),
-        *("vit_tf/cost.py", "vit_tf/keras_file.py", "tests/vit_tf/"),
+        *("custom_ops/", "requirements", "pyproject.toml", "tests/vit_tf/"),
+        *(f"vit_tf/{x}/" for x in ("analysis", "config", "images", "layers", "models")),
+        *(f"vit_tf/{x}.py" for x in ("cost", "create", "families", "features", "keras_file")),
+        *(f"vit_tf/{x}.py" for x in ("packing", "preprocessing", "size_checks")),
     ),
     # What TensorBoard shows of every kind of model.
     "reports": _room("pipelines/reports", "vit_tf/analysis/"),
@@ -147,8 +150,27 @@ ROOMS = {
     "tests/pipelines/serving/test_stored_weights.py": "serving",
     "tests/pipelines/reports/test_model_pictures.py": "reports",
     "tests/custom_ops/test_ops_builds": "builds",
-    "tests/vit_tf/models/test_comparisons.py": "models",
-    "tests/vit_tf/layers/related_work/": "models",
+    **{
+        f"tests/vit_tf/analysis/test_{name}.py": "models"
+        for name in (
+            *("attention_maps", "attention_statistics", "final_maps", "inspection", "masking"),
+            *("relative_difference", "vit_cost"),
+        )
+    },
+    **{
+        f"tests/vit_tf/models/test_{name}.py": "models"
+        for name in (
+            *("axial", "axial_resnet", "comparisons", "image_model", "inputs", "keras_model"),
+            *("packed", "position_switches", "recompute"),
+        )
+    },
+    **{
+        f"tests/vit_tf/layers/{name}": "models"
+        for name in (
+            *("related_work/", "test_axial_resnet", "test_batch_norm", "test_dropout"),
+            *("test_encoder_dropout", "test_masking"),
+        )
+    },
     **{
         f"tests/pipelines/evaluation/test_{name}": "evaluation"
         for name in ("features", "fewshot_command", "probes", "real_objectnet", "report", "vtab")

@@ -10,10 +10,10 @@ from tests import heavy
 @pytest.mark.parametrize(
     ("path", "groups"),
     [
-        ("custom_ops/cpu/tile.h", ["native", "builds"]),
+        ("custom_ops/cpu/tile.h", ["native", "builds", "models"]),
         ("tests/cc/simd_test.cc", ["native"]),
         ("tests/custom_ops/test_ops_install.py", ["native", "builds"]),
-        ("requirements.lock", ["builds", "doctor"]),
+        ("requirements.lock", ["builds", "doctor", "models"]),
         ("docs/data.md", ["docs"]),
         ("pipelines/research/demo/stages.py", ["demo", "research"]),
         ("pipelines/training/train.py", ["training", "research"]),
@@ -26,12 +26,16 @@ from tests import heavy
         ("vit_tf/cost.py", ["research", "data", "models"]),
         ("vit_tf/layers/encoder.py", ["models"]),
         ("vit_tf/checkpoints/kinds.py", ["serving", "checkpoints"]),
-        ("vit_tf/preprocessing.py", ["deduplication", "http", "serving", "data", "checkpoints"]),
+        (
+            "vit_tf/preprocessing.py",
+            ["deduplication", "http", "serving", "data", "checkpoints", "models"],
+        ),
         ("tests/pipelines/data/sources/test_lists.py", ["data"]),
         ("tests/pipelines/evaluation/test_report.py", ["evaluation"]),
         ("pipelines/runs/lease.py", ["training", "urls"]),
         ("tests/pipelines/reports/test_pictures.py", ["reports"]),
-        ("vit_tf/families.py", []),
+        ("vit_tf/families.py", ["models"]),
+        ("vit_tf/loaded.py", []),
     ],
 )
 def test_a_change_switches_its_groups_on(path, groups):

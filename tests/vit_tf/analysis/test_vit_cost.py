@@ -148,15 +148,6 @@ MEMORIES = {name: (FAMILIES[name], "float32", True) for name in (*IN_FLOAT32, "a
 }
 
 
-# Of each of these tables two run always, and the others after a change of models or costs.
-ALWAYS = ("token", "bit", "long", "axial")
-
-
-def often(names):
-    heavy = pytest.mark.heavy("models")
-    return [name if name in ALWAYS else pytest.param(name, marks=heavy) for name in names]
-
-
 def check_weights(config):
     with tiny.unallocated():
         model = vit_tf.create_model(config)
@@ -275,14 +266,14 @@ def test_parts_of_the_macs():
         assert sum(cost.macs_by_part(config).values()) == cost.macs(config)
 
 
-@pytest.mark.parametrize("name", often(FAMILIES | COMPARISONS))
+@pytest.mark.parametrize("name", FAMILIES | COMPARISONS)
 def test_macs_are_those_of_the_graph(name):
     config = (FAMILIES | COMPARISONS)[name]
     model = vit_tf.create_model(config)
     assert graph_costs.forward_macs(model) == cost.macs(config)
 
 
-@pytest.mark.parametrize("name", often(MEMORIES))
+@pytest.mark.parametrize("name", MEMORIES)
 def test_activations_are_those_of_the_graph(name):
     """Except for the few numbers that the rule ignores: in inference, and of BatchNorm."""
     config, dtype, compiled = MEMORIES[name]
@@ -299,7 +290,6 @@ def test_activations_are_those_of_the_graph(name):
     assert 0.97 * live <= found <= live
 
 
-@pytest.mark.heavy("models")
 @pytest.mark.parametrize(("name", "dtype"), [("axial", "mixed_bfloat16"), ("hybrid", "float32")])
 def test_recomputed_activations_are_those_of_the_graph(name, dtype):
     """The graph keeps the inputs of the blocks; the tensors of one block come on top."""
