@@ -310,7 +310,7 @@ def test_hostile_files_need_no_more_memory_than_ordinary_ones(tmp_path):
 
 
 @pytest.mark.process
-def test_exit_codes_of_the_real_command(command, tmp_path):
+def test_exit_codes_of_the_real_command(command, tmp_path, uncompiled):
     root = make_folder(tmp_path / "data", ordinary=30)
     write(root / "b", "broken", "jpg", UNREADABLE["cut JPEG"][1])
     write(root / "b", "text", "jpg", b"text")
@@ -342,7 +342,7 @@ def test_exit_codes_of_the_real_command(command, tmp_path):
     assert (run / "final.npz").exists()
 
     (tmp_path / "other" / "bad_images.jsonl").mkdir(parents=True)
-    failed = process.run_command("pretrain", *skip, "--workdir", tmp_path / "other", cwd=tmp_path)
+    failed = command("pretrain", *skip, "--workdir", tmp_path / "other")
     assert failed.returncode == 1
     assert failed.stderr.count("error: ") == 1 and "Traceback" not in failed.stderr
     assert "bad_images.jsonl" in failed.stderr

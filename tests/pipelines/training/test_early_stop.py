@@ -93,6 +93,8 @@ def test_few_shot_accuracies_can_end_a_run(tmp_path, uncompiled):
     stops = tiny_experiment(
         *STILL,
         "train.few_shot_every=3",
+        "few_shot.train_split=train[:100]",
+        "few_shot.eval_split=test[:100]",
         "few_shot.shots=1",
         "few_shot.seeds=1",
         "train.best_metric=few_shot",

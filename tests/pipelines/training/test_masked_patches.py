@@ -108,9 +108,8 @@ def test_tensorboard_shows_the_reconstructions(run):
     assert (width, height, len(images)) == (b"54", b"12", 8)  # Four of 12 pixels and three gaps.
 
 
-@pytest.mark.parametrize(
-    "target", [pytest.param("downsample", marks=pytest.mark.heavy("training")), "pixels"]
-)
+@pytest.mark.heavy("training")
+@pytest.mark.parametrize("target", ["downsample", "pixels"])
 def test_float16_few_shot_and_initial_weights(run, target, tmp_path, uncompiled):
     settings = (
         f"masking.target={target}",
