@@ -8,6 +8,7 @@ CI has little time: no heavy test begins after the time in `VIT_HEAVY_UNTIL`, se
 and pytest's summary counts those that are left out.
 """
 
+import argparse
 import functools
 import os
 import time
@@ -198,10 +199,11 @@ def choice(text):
     """One of `CHOICES`, or names of groups with commas between them.
 
     Raises:
-        ValueError: if it is neither.
+        argparse.ArgumentTypeError: if it is neither.
     """
     if text not in CHOICES and (unknown := set(text.split(",")) - GROUPS.keys()):
-        raise ValueError(f"Unknown groups: {unknown}. Expected {CHOICES} or some of {[*GROUPS]}")
+        expected = f"Expected {CHOICES} or some of {[*GROUPS]}"
+        raise argparse.ArgumentTypeError(f"unknown groups: {unknown}. {expected}")
     return text
 
 
