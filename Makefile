@@ -60,7 +60,7 @@ test-all: packages setup cuda-compiler  ## all tests but test-release: what must
 	@if $(RUN) -m tests.heavy slurm; then $(MAKE) --no-print-directory test-slurm; fi
 
 # First what a processor with AVX2 alone runs outside commands, then the ops without its instructions.
-VALUES = $(PYTEST) --heavy none -m "not process and $(EVERYWHERE)" tests/custom_ops
+VALUES = $(PYTEST) --heavy models -m "not process and $(EVERYWHERE)" tests/custom_ops
 # Of the models those about results, not those about what a model accepts and how Keras stores it.
 RESULTS = tests/vit_tf/layers $(filter-out %_inputs.py %_image_model.py %_keras_model.py %_recompute.py,\
   $(wildcard tests/vit_tf/models/test_*.py))
@@ -79,12 +79,13 @@ test-slurm: setup  ## the script of docs/cluster.md on a SLURM cluster of this m
 test-peers: setup  ## compare logits with Hugging Face transformers and timm; needs `make peers`
 	@$(RUN) -m pytest tests/peers
 
-# Without the heavy groups: most of their tests are of kernels and compilers, without TensorFlow.
+# Most heavy tests of these folders are of kernels and compilers, without TensorFlow.
 test-tf: RUN = .venv-tf$(TF)/bin/python
 test-tf: packages  ## the tests of the ops and of vit_tf under TensorFlow 2.21, in .venv-tf2.21; TF
 	@PYTHON='$(PYTHON)' .ci/setup $(TF)
 	@VIT_OPS_LIBRARY="$(CURDIR)/build/tensorflow-$(TF)/_vit_ops.so" \
-	  $(PYTEST) --heavy none -m "$(EVERYWHERE)" --durations 10 tests/custom_ops tests/vit_tf
+	  $(PYTEST) --heavy checkpoints,models -m "$(EVERYWHERE)" --durations 10 \
+	  tests/custom_ops tests/vit_tf
 
 wheels: setup  ## build the source distribution, and a wheel for each of PYTHONS, in dist/
 	@PYTHON='$(PYTHON)' .ci/setup 2.21

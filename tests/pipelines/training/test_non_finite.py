@@ -244,6 +244,7 @@ def test_a_skipped_step_is_as_if_it_had_been_left_out(tmp_path, monkeypatch, log
     """
     experiment = experiment_with(
         "train.non_finite=skip",
+        "train.accumulate_steps=1",
         "train.checkpoint_every=7",
         "train.keep_last=9",
         "data.shuffle_window=8192",
@@ -287,7 +288,8 @@ def test_a_skipped_step_is_as_if_it_had_been_left_out(tmp_path, monkeypatch, log
 def test_a_rewind_goes_on_behind_the_bad_batch(tmp_path, monkeypatch, logged, strategy, uncompiled):
     """Batch 2 is bad before the first checkpoint; 9 and 12 are bad after it."""
     experiment = experiment_with(
-        "train.non_finite=rewind", "train.log_every=2", "data.shuffle_window=8192"
+        *("train.non_finite=rewind", "train.accumulate_steps=1", "train.log_every=2"),
+        "data.shuffle_window=8192",
     )
     bad = [2, 9, 12]
     run, again = tmp_path / "run", tmp_path / "again"

@@ -63,6 +63,7 @@ def test_a_signal_to_one_worker_saves_and_ends_all(interrupted):
     assert not (workdir / "final.npz").exists()
 
 
+@pytest.mark.heavy("training")
 def test_resumed_workers_equal_one_device(interrupted, whole, tmp_path):
     shutil.copytree(interrupted[0], tmp_path / "run")
     first = checkpoints.newest(tmp_path / "run" / "checkpoints")
