@@ -43,17 +43,32 @@ class CheckpointStore:
         keep_every: also keeps every checkpoint whose step is a multiple of this number; 0 turns
             this rule off.
         before_save: called before a checkpoint is written; an error that it raises prevents that.
+        whole_state: function that returns a context for writing `state`, which every worker enters;
+            None: the chief has all of the state.
         device: that reads and writes the files of TensorFlow; None: the hosts of the variables.
     """
 
-    def __init__(self, directory, state, *, keep_last, keep_every, before_save=None, device=None):
+    def __init__(
+        self,
+        directory,
+        state,
+        *,
+        keep_last,
+        keep_every,
+        before_save=None,
+        whole_state=None,
+        device=None,
+    ):
         self._before_save = before_save
+        self._whole_state = whole_state or contextlib.nullcontext
         self._options = tf.train.CheckpointOptions(experimental_io_device=device)
         self._directory, self._state = directory, state
         self._keep_last, self._keep_every = keep_last, keep_every
 
     def save(self, step, score=None):
         """Writes a checkpoint; the one with the highest score so far is always kept.
+
+        Every worker calls it at the same time.
 
         Args:
             step: number of finished steps.
@@ -62,8 +77,11 @@ class CheckpointStore:
         Raises:
             RunError: if the checkpoint cannot be written; older checkpoints are then unchanged.
         """
-        if not current_group().is_chief:
-            return
+        with self._whole_state():
+            if current_group().is_chief:
+                self._save(step, score)
+
+    def _save(self, step, score):
         if self._before_save is not None:
             self._before_save()
         folder = _path(self._directory, step)
