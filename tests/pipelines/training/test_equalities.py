@@ -97,8 +97,13 @@ def test_one_device_goes_on_where_two_replicas_stopped(runs, tmp_path, logged):
     assert_equal_runs(run, runs("sgd"), "sgd")
 
 
-@pytest.mark.heavy("training")
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        pytest.param("sgd", marks=pytest.mark.heavy("training")),
+        pytest.param("adamw", marks=pytest.mark.release),
+    ],
+)
 def test_replicas_that_share_the_optimizer_equal_one_device(runs, optimizer, tmp_path, logged):
     """Each goes on where the other stopped; the gradients are clipped in every step."""
     shared = runs(f"{optimizer}, 2 slices")
