@@ -84,8 +84,8 @@ class Slices:
     def whole(self, slices, shapes):
         """Whole arrays on every replica, from the slices of all.
 
-        A sum of rows that are zero but for the own one: unlike an all-gather, TensorFlow packs the
-        sums of several arrays into one, and NCCL can do it.
+        A sum of rows that are zero but for the own one. TensorFlow packs the sums of several arrays
+        into one; its all-gather sends each array alone, after its shape, and on TPUs is such a sum.
 
         Args:
             slices: list of slices of this replica, float32.
