@@ -57,7 +57,8 @@ test-all: packages setup cuda-compiler  ## all tests but test-release: what must
 	@if [ "$$(date +%s)" -lt "$${VIT_HEAVY_UNTIL:-9999999999}" ]; \
 	  then $(MAKE) --no-print-directory test-processors; else echo "no time for test-processors"; fi
 	@$(PYTEST) --heavy only -m "$(EVERYWHERE)" --durations 10
-	@if $(RUN) -m tests.heavy slurm; then $(MAKE) --no-print-directory test-slurm; fi
+	@switched=$$($(RUN) -m tests.heavy slurm) && \
+	  if [ "$$switched" = on ]; then $(MAKE) --no-print-directory test-slurm; fi
 
 # First what a processor with AVX2 alone runs outside commands, then the ops without its instructions.
 VALUES = $(PYTEST) --heavy models -m "not process and $(EVERYWHERE)" tests/custom_ops

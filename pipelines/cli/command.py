@@ -135,7 +135,8 @@ def _run(main, values, arguments, check_ops):
             _fail(cause.code, cause)
         if not _is_op_error(error):
             if current_group().count > 1:  # Python's own end would wait for the other workers.
-                traceback.print_exc()
+                for line in traceback.format_exc().splitlines():
+                    print(process_name() + line, file=sys.stderr)
                 _end(EXIT_FAILED, repr(error))
             raise
         _fail(EXIT_FAILED, (first_line(error) or "TensorFlow failed") + ".")

@@ -22,9 +22,11 @@ _log = logging.getLogger(__name__)
 _HELLO = "vit workers"
 # Seconds between two tries to reach a worker, and longest wait for an answer to one message.
 _RETRY, _ANSWER = 0.2, 5.0
-# Seconds in which the name of a node of a scheduler must be known.
-_NAMES = 10.0
-# Seconds in which a worker that cannot take part tells the others, which may start later.
+# Seconds in which the name of a node of a scheduler must be known. A name server that is away for a
+# moment gives the same error as one that does not know the name.
+_NAMES = 30.0
+# Seconds in which the workers of a scheduler, which starts all of them, come: one that cannot take
+# part waits so long for the others, to tell them.
 _LATE = 30.0
 
 
@@ -56,14 +58,21 @@ def join(place, own, seconds) -> Group:
         _check_names(place)
         opened = _listen(place)
     except (UserError, WorkerError) as error:
-        _tell_others(place, hello, error, min(deadline, time.monotonic() + _LATE))
+        _tell_others(place, hello, error, min(deadline, _end_of_telling(place)))
         raise
     with contextlib.closing(opened) as server:
         if place.index == 0:
             links = _Chief(place, hello, server, deadline, seconds).links()
         else:
             with _answering(server, hello) as chief:
-                links = {0: _reach_chief(place, hello, deadline, seconds, chief)}
+                try:
+                    links = {0: _reach_chief(place, hello, deadline, seconds, chief)}
+                except (UserError, WorkerError) as error:
+                    if error is chief.error and chief.refuser != 0:
+                        passed_on = hello | {"index": chief.refuser}
+                        end = min(deadline, _end_of_telling(place))
+                        _tell_others(place, passed_on, error, end)
+                    raise
     group = Group(place.index, place.addresses, links)
     group.gather(None)  # Now all have given their addresses free.
     return group
@@ -99,10 +108,13 @@ def _check_names(place):
 
 
 def _tell_others(place, hello, error, deadline):
-    """Tells worker 0, or as worker 0 all others, that this one cannot take part."""
+    """Tells the others that this worker cannot take part; it is enough if worker 0 knows it.
+
+    Another worker passes it on: the address of worker 0 may be what is unknown here.
+    """
     _log.info(f"{error} Telling the other workers ...")
     message = hello | {"refused": _refusal(error)}
-    left = set(range(1, place.count)) if place.index == 0 else {0}
+    left = set(range(place.count)) - {place.index}
     while left and time.monotonic() < deadline:
         for index in sorted(left):
             with contextlib.suppress(OSError):
@@ -111,7 +123,13 @@ def _tell_others(place, hello, error, deadline):
                     link.send(message)
                     if _is_told(link):
                         left.discard(index)
+                        if index == 0:
+                            return
         time.sleep(_RETRY)
+
+
+def _end_of_telling(place):
+    return time.monotonic() + (_LATE if place.job else _ANSWER)
 
 
 def _is_told(link):
@@ -174,11 +192,15 @@ class _Chief:
                 link, hello = self._next_worker(self._deadline)
             except TimeoutError:
                 self._refuse(WorkerError(self._absent(missing)))
-            if "refused" in hello:
+            if "refused" not in hello:
+                self._welcome(link, hello)
+            elif hello["index"] in self._processes:  # It was started twice.
+                link.send({"told": True})
+                link.close()
+            else:
                 link.send({"told": True})
                 self._links[-1] = link
                 self._refuse(_error_of(hello["refused"]))
-            self._welcome(link, hello)
         for link in self._links.values():
             link.send({"go": True})
         return self._links
@@ -266,11 +288,12 @@ class _Chief:
 
     def _refuse(self, error):
         """Ends all workers that have come or come soon: raises the error, here and there."""
-        links, now = list(self._links.values()), time.monotonic()
-        end, refused = min(self._deadline, now + _LATE), {"refused": _refusal(error)}
+        links = list(self._links.values())
+        end = min(self._deadline, _end_of_telling(self._place))
+        refused = {"refused": _refusal(error)}
         for link in links:
             link.send(refused)
-        if len(links) < self._place.count - 1 and now < end:
+        if len(links) < self._place.count - 1 and time.monotonic() < end:
             _log.info(f"{error} Telling the workers that have not come ...")
         with contextlib.suppress(TimeoutError):
             while len(links) < self._place.count - 1:
@@ -284,15 +307,21 @@ class _Chief:
 
 def _is_of(hello, own):
     """Whether a greeting is that of a worker of the same job and the same version."""
-    keys = hello.keys() - {"refused"}
-    return keys == own.keys() and all(hello[key] == own[key] for key in ("hello", "job"))
+    match hello:
+        case {"refused": {"code": int(), "text": str()}, **rest}:
+            pass
+        case dict() as rest if "refused" not in rest:
+            pass
+        case _:
+            return False
+    return rest.keys() == own.keys() and all(rest[key] == own[key] for key in ("hello", "job"))
 
 
 @contextlib.contextmanager
 def _answering(server, own):
     """In a `with` block, tells everyone who connects to `server` which process this is.
 
-    Yields a `_ChiefOfOthers`: worker 0 may say here that it cannot take part.
+    Yields a `_ChiefOfOthers`: another worker may say here that it cannot take part.
     """
     chief = _ChiefOfOthers()
 
@@ -302,10 +331,10 @@ def _answering(server, own):
                 connection, _ = server.accept()
                 with contextlib.closing(Link(connection)) as link:
                     link.send({"here": own["process"], "job": own["job"]})
-                    with contextlib.suppress(OSError, ValueError, KeyError, AttributeError):
+                    with contextlib.suppress(OSError, ValueError):
                         hello = link.receive(1)
-                        if _is_of(hello, own) and hello["index"] == 0:
-                            chief.refuse(_error_of(hello["refused"]))
+                        if _is_of(hello, own) and "refused" in hello:
+                            chief.refuse(_error_of(hello["refused"]), hello["index"])
                             link.send({"told": True})
 
     thread = threading.Thread(target=answer, daemon=True)
@@ -324,14 +353,16 @@ class _ChiefOfOthers:
 
     Attributes:
         link: the `Link` to what listens on its address, or None.
-        error: why it cannot take part, or None.
+        error: why a worker cannot take part, or None.
+        refuser: the index of that worker.
     """
 
     def __init__(self):
-        self.link = self.error = None
+        self.link = self.error = self.refuser = None
 
-    def refuse(self, error):
-        """Takes the error; ends the wait for what listens on the address in its place."""
+    def refuse(self, error, refuser):
+        """Takes the error; ends the wait for worker 0 or what listens on its address."""
+        self.refuser = refuser
         self.error = error
         if self.link is not None:
             self.link.end()

@@ -54,7 +54,7 @@ def connect(place, logical_cpus, wait):
     group = join(place, program(devices) | {"oneDNN": onednn.is_on()}, wait)
     set_current_group(group)
     if not group.is_chief:
-        _log.info("all have come; worker 0 tells what all do, this one only what is its own")
+        _log.info("all have come; worker 0 tells what all do, this one only warnings and errors")
         only_warnings()
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec({"worker": list(place.addresses)}),
@@ -81,8 +81,9 @@ def connect(place, logical_cpus, wait):
 def _kept_sigterm():
     """Keeps what SIGTERM does.
 
-    TensorFlow's coordination service handles it from its start on, and drops it. Python does not
-    notice: `signal.getsignal` answers as before (TensorFlow 2.20).
+    TensorFlow's coordination service handles it from its start on, and drops it, also while it
+    waits in the block. Python does not notice: `signal.getsignal` answers as before (TensorFlow
+    2.20).
     """
     before = signal.getsignal(signal.SIGTERM)
     try:

@@ -119,11 +119,28 @@ def _of_slurm(environment):
     Workers are numbered node by node, in the order of the step's list of nodes. SLURM_PROCID is
     not used: it follows --distribution, and no variable says which node another task is on.
     """
+    if environment.get("SLURM_HET_SIZE", "1") != "1":
+        raise UserError(
+            "This is a heterogeneous job of SLURM, whose variables name the workers of one "
+            f"component only. Pass the workers of all, as in {_EXAMPLE}."
+        )
     try:
-        nodes = _nodes(environment["SLURM_STEP_NODELIST"])
-        tasks = _tasks(environment["SLURM_STEP_TASKS_PER_NODE"])
-        node, local = int(environment["SLURM_NODEID"]), int(environment["SLURM_LOCALID"])
-        job, step = int(environment["SLURM_JOB_ID"]), int(environment["SLURM_STEP_ID"])
+        listed, per_node = (environment[f"SLURM_STEP_{x}"] for x in ("NODELIST", "TASKS_PER_NODE"))
+        nodes, tasks = _nodes(listed), _tasks(per_node)
+        node, local, job, step = (
+            _number(environment, f"SLURM_{name}")
+            for name in ("NODEID", "LOCALID", "JOB_ID", "STEP_ID")
+        )
+        if len(nodes) != len(tasks):
+            raise ValueError(
+                f"SLURM_STEP_NODELIST={listed} and SLURM_STEP_TASKS_PER_NODE={per_node} have "
+                "different numbers of nodes"
+            )
+        if node >= len(nodes) or local >= tasks[node]:
+            raise ValueError(
+                f"SLURM_NODEID={node}, SLURM_LOCALID={local} is not in SLURM_STEP_NODELIST="
+                f"{listed} with SLURM_STEP_TASKS_PER_NODE={per_node}"
+            )
         port = _first_port(job, step)
         addresses = [
             f"{name}:{port + task}"
@@ -136,6 +153,13 @@ def _of_slurm(environment):
             f"SLURM's variables name no workers: {reason}. Pass the workers, as in {_EXAMPLE}."
         ) from None
     return Place(tuple(addresses), sum(tasks[:node]) + local, f"job {job}.{step} of SLURM")
+
+
+def _number(environment, name):
+    """The value of a variable, a number from 0."""
+    if not (text := environment[name]).isdecimal():
+        raise ValueError(f"{name}={text}")
+    return int(text)
 
 
 def _nodes(text):
@@ -157,6 +181,8 @@ def _numbers(text):
     numbers = []
     for part in text.split(","):
         first, _, last = part.partition("-")
+        if not (first + last).isdecimal():
+            raise ValueError(f"SLURM_STEP_NODELIST with [{text}]")
         count = range(int(first), int(last or first) + 1)
         numbers += [str(number).zfill(len(first)) for number in count]
     return numbers
@@ -176,8 +202,8 @@ def _tasks(text):
 def _first_port(job, step):
     """The port of the first worker of a job step on each node.
 
-    Jobs may share nodes. Those with numbers that differ by less than 67 have different ports in
-    their first 20 steps.
+    Jobs may share nodes. Those with at most 16 tasks on a node and numbers that differ by less than
+    67 have different ports in their first 20 steps.
     """
     ranges = (_LAST_PORT + 1 - _FIRST_PORT) // _PORTS_OF_A_STEP
     return _FIRST_PORT + _PORTS_OF_A_STEP * ((job + 67 * step) % ranges)

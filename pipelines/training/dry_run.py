@@ -99,7 +99,7 @@ def _costs(prepared):
         f"optimizer, about {sizes.activation_bytes / 1e6:,.1f} MB for the activations of "
         f"{counted(sizes.images, 'image')} at a time"
     )
-    if train.shard_optimizer:
+    if train.shard_optimizer and prepared.replicas > 1:
         yield _shared_state(prepared)
 
 

@@ -1,5 +1,6 @@
 """The cluster of the tests in this folder; a reason to skip where the machine cannot have one."""
 
+import fcntl
 import pathlib
 import shutil
 import tempfile
@@ -19,10 +20,12 @@ def cluster():
     folder = pathlib.Path(tempfile.gettempdir()) / "vit_tf_slurm"
     folder.mkdir(exist_ok=True)
     made = Cluster(folder, NODES)
-    made("stop")
-    try:
-        made("start")
-        yield made
-    finally:
+    with open(folder.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # The network of another checkout would be the same.
         made("stop")
-        shutil.rmtree(folder)
+        try:
+            made("start")
+            yield made
+        finally:
+            made("stop")
+            shutil.rmtree(folder)

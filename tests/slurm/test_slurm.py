@@ -72,9 +72,11 @@ def test_four_nodes_one_of_which_loses_its_power(cluster, tmp_path, expected):
 
 def test_two_jobs_on_the_same_nodes(cluster, tmp_path, expected):
     """One has two tasks on each node, dealt in turn."""
-    plain = cluster.submit(tmp_path / "plain", flags(), "--nodes=2", *HALF)
-    cyclic = ("--ntasks-per-node=2", "--distribution=cyclic", "--nodelist=node1,node2")
-    dealt = cluster.submit(tmp_path / "dealt", flags(), "--nodes=2", *HALF, *cyclic)
+    half = ("--nodes=2", "--nodelist=node1,node2", *HALF)
+    plain = cluster.submit(tmp_path / "plain", flags(), *half)
+    cyclic = ("--ntasks-per-node=2", "--distribution=cyclic")
+    dealt = cluster.submit(tmp_path / "dealt", flags(), *half, *cyclic)
+    plain.wait(lambda job: job.state == dealt.state == "RUNNING")
     for job in (plain, dealt):
         assert job.end() == "0:0", job.log
         assert_equal(job.workdir, expected)
@@ -104,3 +106,16 @@ def test_signals_kills_and_a_broken_link(cluster, tmp_path, expected):
     assert job.end() == "0:0", job.log
     assert_lines_are_named_once(job.log)
     assert_equal(job.workdir, expected)
+
+
+def test_a_name_that_one_node_does_not_know_ends_the_job(cluster, tmp_path):
+    """All workers end with 2, and the loop does not try again."""
+    names = "cp /etc/hosts /tmp/vit_tf_hosts; grep -v node1 /tmp/vit_tf_hosts > /etc/hosts"
+    cluster("on", "node2", "sh", "-c", names)
+    try:
+        nodes = ("--nodes=3", "--nodelist=node1,node2,node3")
+        job = cluster.submit(tmp_path / "job", flags(), *nodes)
+        assert job.end() == "2:0", job.log
+    finally:
+        cluster("on", "node2", "sh", "-c", "cat /tmp/vit_tf_hosts > /etc/hosts")
+    assert job.log.count("error: Worker 1 does not know the address of worker 0: ") == 3, job.log

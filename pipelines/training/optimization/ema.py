@@ -80,8 +80,10 @@ class ExponentialMovingAverage:
         """
         weights = [variable.numpy() for variable in self._variables]
         try:
-            for variable, average in zip(self._variables, self._averages, strict=True):
-                variable.assign(average.whole() if self._slices else average)
+            averages = self._averages
+            wholes = self._slices.wholes(averages) if self._slices else averages
+            for variable, average in zip(self._variables, wholes, strict=True):
+                variable.assign(average)
             yield
         finally:
             for variable, value in zip(self._variables, weights, strict=True):

@@ -8,13 +8,18 @@ variables in memory and one array in a checkpoint.
 """
 
 import contextlib
+import functools
 import math
 
 import tensorflow as tf
 from tensorflow.python.trackable.base import Trackable  # noqa: TID251
 from tensorflow.python.training.saving.saveable_object import SaveSpec  # noqa: TID251
 
+from pipelines.distribution.group import current_group
+
 _KEY = "VARIABLE_VALUE"  # The name of the value of a variable in a checkpoint.
+# Bytes of the arrays that a device sums at a time when they are made whole.
+_AT_A_TIME = 1 << 28
 
 
 class Slices:
@@ -34,7 +39,7 @@ class Slices:
             lambda context: context.replica_id_in_sync_group
         )
         self.local = [int(index) for index in strategy.experimental_local_results(indices)]
-        self._variables = []
+        self._variables, self._functions = [], {}
 
     def length(self, shape) -> int:
         """Number of elements of each slice of an array of this shape."""
@@ -57,7 +62,7 @@ class Slices:
         """Sums over replicas: of a scalar whole, of arrays the slice of this replica.
 
         Call it in replica context. Every replica sums all of the arrays and takes its slice, since
-        TensorFlow's strategies have no reduce-scatter; XLA may make one of both.
+        TensorFlow's strategies have no reduce-scatter.
 
         Args:
             value: a scalar of each replica.
@@ -103,17 +108,46 @@ class Slices:
 
     @contextlib.contextmanager
     def gathered(self):
-        """A context for writing a checkpoint: the process has all of the arrays in its memory.
+        """A context for writing a checkpoint: the chief has all of the arrays in its memory.
 
         Every worker enters it at the same time.
         """
+        is_chief = current_group().is_chief
         try:
-            for variable in self._variables:
-                variable.gathered = variable.whole()
+            for variable, value in zip(self._variables, self.wholes(self._variables), strict=True):
+                variable.gathered = value if is_chief else None
             yield
         finally:
             for variable in self._variables:
                 variable.gathered = None
+
+    def wholes(self, variables):
+        """Yields the whole array of each `SlicedVariable`, a tensor on the host.
+
+        Every worker takes all of them at the same time.
+        """
+        if len(self.local) == self.count:
+            yield from (variable.joined() for variable in variables)
+            return
+        for group in _groups(variables):
+            key = tuple(variable.name for variable in group)
+            if key not in self._functions:
+                # One function for many arrays: each function takes long to trace.
+                sums = functools.partial(self._sums_of, group)
+                self._functions[key] = tf.function(sums, autograph=False)
+            for value in self._functions[key]():
+                with tf.device("CPU:0"):
+                    whole = tf.identity(self._strategy.experimental_local_results(value)[0])
+                yield whole
+
+    def _sums_of(self, variables):
+        def of_replica():
+            # In float32, in which rings sum on every device; bfloat16 loses nothing.
+            parts = [tf.cast(variable.own, tf.float32) for variable in variables]
+            arrays = self.whole(parts, [variable.shape for variable in variables])
+            return [tf.cast(x, y.dtype) for x, y in zip(arrays, variables, strict=True)]
+
+        return self._strategy.run(of_replica)
 
     def _own_row(self, rows):
         index = tf.distribute.get_replica_context().replica_id_in_sync_group
@@ -152,27 +186,11 @@ class SlicedVariable(Trackable):
         for index, variable in zip(self._slices.local, self._local(), strict=True):
             variable.assign(rows[index])
 
-    def whole(self):
-        """The whole array, a tensor on the host; every worker calls it at the same time."""
-        if len(self._slices.local) < self._slices.count:
-            return self._from_all_workers()
+    def joined(self):
+        """The whole array, a tensor on the host, of slices that are all in this process."""
         with tf.device("CPU:0"):
             parts = [variable.read_value() for variable in self._local()]
             return array_of(tf.concat(parts, axis=0), self.shape)
-
-    def _from_all_workers(self):
-        value = self._strategy.experimental_local_results(self._summed())[0]
-        with tf.device("CPU:0"):
-            return tf.identity(value)
-
-    @tf.function(autograph=False)
-    def _summed(self):
-        def of_replica():
-            # In float32, in which rings sum on every device; bfloat16 loses nothing.
-            part = tf.cast(self.own, tf.float32)
-            return tf.cast(self._slices.whole([part], [self.shape])[0], self.dtype)
-
-        return self._strategy.run(of_replica)
 
     def _local(self):
         return self._strategy.experimental_local_results(self.own)
@@ -181,7 +199,7 @@ class SlicedVariable(Trackable):
         """What a checkpoint holds of this object, by name; TensorFlow calls it."""
 
         def value():
-            return self.whole() if self.gathered is None else self.gathered
+            return self.joined() if self.gathered is None else self.gathered
 
         device = self._local()[0].device
         return {_KEY: SaveSpec(value, "", self.name, dtype=self.dtype, device=device)}
@@ -200,3 +218,17 @@ class SlicedVariable(Trackable):
 def array_of(rows, shape):
     """The array of a shape from its slices, one after the other in `rows` of any shape."""
     return tf.reshape(tf.reshape(rows, [-1])[: math.prod(shape)], shape)
+
+
+def _groups(variables):
+    """Yields the variables in lists, each of at most `_AT_A_TIME` bytes or of one variable."""
+    group, size = [], 0
+    for variable in variables:
+        own = math.prod(variable.shape) * tf.float32.size
+        if group and size + own > _AT_A_TIME:
+            yield group
+            group, size = [], 0
+        group.append(variable)
+        size += own
+    if group:
+        yield group

@@ -79,7 +79,17 @@ def test_workers_meet_in_any_order(join, processes, delays, host):
         joining.listen(int(address.rpartition(":")[2])).close()
 
 
-@pytest.mark.parametrize("said", ["PRI * HTTP/2.0\r\n\r\n", '{"hello": "vit workers"}\n'])
+@pytest.mark.parametrize(
+    "said",
+    [
+        "PRI * HTTP/2.0\r\n\r\n",
+        '{"hello": "vit workers"}\n',
+        "[]\n",
+        '"x"\n',
+        '{"hello": "vit workers", "job": "", "index": 1, "process": "", "workers": [], "own": {}, '
+        '"refused": []}\n',
+    ],
+)
 def test_another_program_is_ignored(join, processes, said):
     addresses = tuple(free_addresses(2))
 
@@ -192,6 +202,51 @@ def test_an_unknown_name_of_a_node_ends_all(monkeypatch, join, processes):
         assert type(error) is UserError
         assert str(error).startswith("Worker 1 does not know the address of worker 2: the name ")
         assert "node.invalid, a node of job 7.0 of SLURM" in str(error)
+
+
+def test_a_worker_that_does_not_know_worker_0_ends_all(monkeypatch, join, processes):
+    """Worker 1 tells worker 2, which passes it on."""
+    monkeypatch.setattr(joining, "_NAMES", 0)
+    (other,), addresses = free_addresses(1), free_addresses(2)
+    addresses = (f"node.invalid:{other.rpartition(':')[2]}", *addresses)
+    blind, find = [], socket.getaddrinfo
+
+    def names(host, *rest, **options):
+        if host == "node.invalid" and threading.get_ident() in blind:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return find("127.0.0.1" if host == "node.invalid" else host, *rest, **options)
+
+    check = joining._check_names
+
+    def check_blindly(place):
+        blind.extend([threading.get_ident()] * (place.index == 1))
+        check(place)
+
+    connect = socket.create_connection
+
+    def connect_by_name(address, *rest):
+        if address[0] != "node.invalid":
+            return connect(address, *rest)
+        names(*address)
+        return connect(("127.0.0.1", address[1]), *rest)
+
+    monkeypatch.setattr(joining, "_check_names", check_blindly)
+    monkeypatch.setattr(joining.socket, "getaddrinfo", names)
+    monkeypatch.setattr(joining.socket, "create_connection", connect_by_name)
+    errors = join([(Place(addresses, index, "job 7.0"), {}, 10) for index in range(3)])
+    for error in errors:
+        assert type(error) is UserError
+        assert str(error).startswith("Worker 1 does not know the address of worker 0: the name ")
+
+
+def test_a_worker_that_is_started_twice_ends_alone(monkeypatch, join, processes):
+    """The second worker 1 cannot listen; the others wait for worker 2, which comes later."""
+    addresses = tuple(free_addresses(3))
+    calls = [(Place(addresses, index), {}, 20) for index in (0, 1, 1, 2)]
+    chief, first, second, last = join(calls, [0, 0, 1, 3])
+    assert [type(x) for x in (chief, first, last)] == [Group] * 3
+    assert type(second) is UserError
+    assert "Worker 1 cannot listen on its port" in str(second)
 
 
 def test_workers_of_two_jobs_do_not_meet(join, processes):

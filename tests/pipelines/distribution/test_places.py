@@ -81,6 +81,11 @@ def test_ports_of_jobs_and_steps():
     assert max(ports) + 15 < 32768
 
 
+def test_heterogeneous_jobs_need_a_list():
+    with pytest.raises(UserError, match="heterogeneous job .* Pass the workers of all, as in"):
+        find(environment=slurm("a", "1", 0, 0) | {"SLURM_HET_SIZE": "2"})
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -91,6 +96,8 @@ def test_ports_of_jobs_and_steps():
         {"SLURM_STEP_TASKS_PER_NODE": "2"},
         {"SLURM_STEP_TASKS_PER_NODE": "2(x,1"},
         {"SLURM_NODEID": "first"},
+        {"SLURM_NODEID": "2"},
+        {"SLURM_LOCALID": "2"},
     ],
 )
 def test_damaged_slurm_variables(damage):

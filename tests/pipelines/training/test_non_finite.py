@@ -57,7 +57,7 @@ def test_a_bad_step_and_those_after_it_change_nothing(monkeypatch, strategy, sha
         values += [trainer.batch_offset, trainer.log.skipped]
         values += trainer.model.trainable_variables
         for arrays in (trainer.ema.state.by_path, *trainer.optimizer.slots.values()):
-            values += [value.whole() if shared else value for value in arrays.values()]
+            values += [value.joined() if shared else value for value in arrays.values()]
         return [value.numpy() for value in values]
 
     before = state()

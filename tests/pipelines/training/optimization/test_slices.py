@@ -81,7 +81,7 @@ class _Step:
         slots = {**self.optimizer.slots, "average": self.average.state.by_path}
         for name, by_path in slots.items():
             for path, slot in by_path.items():
-                value = slot.whole() if self.slices else slot.read_value()
+                value = slot.joined() if self.slices else slot.read_value()
                 found[f"{name} of {path}"] = value.numpy().astype(np.float32)
         return found
 
