@@ -287,4 +287,5 @@ def _record(image, labels, names):
         LABEL: tf.train.Feature(int64_list=tf.train.Int64List(value=labels)),
         TEXT: tf.train.Feature(bytes_list=tf.train.BytesList(value=texts)),
     }
-    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+    example = tf.train.Example(features=tf.train.Features(feature=features))
+    return example.SerializeToString(deterministic=True)  # A map has no order of its own.

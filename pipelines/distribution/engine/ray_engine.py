@@ -66,7 +66,7 @@ class RayEngine:
         threads = os.environ.get("TF_NUM_INTRAOP_THREADS", str(self._cpus))
         variables = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
         variables |= {"TF_NUM_INTRAOP_THREADS": threads}
-        settings = {} if self._address else {"num_cpus": len(os.sched_getaffinity(0))}
+        settings: dict = {} if self._address else {"num_cpus": len(os.sched_getaffinity(0))}
         try:
             with _own_handlers():
                 ray.init(
