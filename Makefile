@@ -11,11 +11,12 @@ RUN := .venv/bin/python
 # In the order of tests/conftest.py: files that take long first.
 PYTEST = $(RUN) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # What needs neither other systems nor an hour.
-EVERYWHERE = not peers and not release
+EVERYWHERE = not peers and not release and not slurm
 CXX_FILES = $(shell find custom_ops tests/cc benchmarks -name '*.cc' -o -name '*.h' -o -name '*.cu')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup ops packages cuda-compiler demo check test test-all test-processors test-release test-peers test-ray test-tf wheels \
+.PHONY: help setup ops packages cuda-compiler demo check test test-all test-processors test-release test-peers test-ray test-slurm \
+  test-tf wheels \
   test-wheels lint lint-release audit format bench bench-gpu sanitize-gpu gpu-smoke bench-peers \
   bench-peers-load fuzz soak peers tpu-check clean
 
@@ -57,9 +58,10 @@ test-all: packages setup cuda-compiler  ## all tests but test-release: what must
 	@if [ "$$(date +%s)" -lt "$${VIT_HEAVY_UNTIL:-9999999999}" ]; \
 	  then $(MAKE) --no-print-directory test-processors; else echo "no time for test-processors"; fi
 	@$(PYTEST) --heavy only -m "$(EVERYWHERE)" --durations 10
+	@if $(RUN) -m tests.heavy slurm; then $(MAKE) --no-print-directory test-slurm; fi
 
 # First what a processor with AVX2 alone runs outside commands, then the ops without its instructions.
-VALUES = $(PYTEST) --heavy none -m "not process and $(EVERYWHERE)" tests/custom_ops
+VALUES = $(PYTEST) --heavy models -m "not process and $(EVERYWHERE)" tests/custom_ops
 # Of the models those about results, not those about what a model accepts and how Keras stores it.
 RESULTS = tests/vit_tf/layers $(filter-out %_inputs.py %_image_model.py %_keras_model.py %_recompute.py,\
   $(wildcard tests/vit_tf/models/test_*.py))
@@ -69,6 +71,11 @@ test-processors: setup  ## the tests of ops, layers and models as they run on le
 
 test-release: packages setup cuda-compiler  ## before a release: more kills, workers, families, GPUs; slow
 	@$(PYTEST) --heavy all -m release --durations 10
+
+# Not beside other tests: these wait for moments of jobs.
+test-slurm: setup  ## the script of docs/cluster.md on a SLURM cluster of this machine; needs root
+	@[ "$$(id -u)" != 0 ] || [ -x /usr/sbin/slurmctld ] || .ci/packages slurm-wlm munge iproute2
+	@$(RUN) -m pytest --durations 5 tests/slurm
 
 test-peers: setup  ## compare logits with Hugging Face transformers and timm; needs `make peers`
 	@$(RUN) -m pytest tests/peers
@@ -80,12 +87,13 @@ test-ray: setup .venv-ray/installed  ## batch jobs on a Ray cluster, with kills;
 .venv-ray/installed: .ci/ray.txt
 	@rm -rf .venv-ray && $(RUN) -m pip install --quiet --no-deps --target .venv-ray -r $< && touch $@
 
-# Without the heavy groups: most of their tests are of kernels and compilers, without TensorFlow.
+# Most heavy tests of these folders are of kernels and compilers, without TensorFlow.
 test-tf: RUN = .venv-tf$(TF)/bin/python
 test-tf: packages  ## the tests of the ops and of vit_tf under TensorFlow 2.21, in .venv-tf2.21; TF
 	@PYTHON='$(PYTHON)' .ci/setup $(TF)
 	@VIT_OPS_LIBRARY="$(CURDIR)/build/tensorflow-$(TF)/_vit_ops.so" \
-	  $(PYTEST) --heavy none -m "$(EVERYWHERE)" --durations 10 tests/custom_ops tests/vit_tf
+	  $(PYTEST) --heavy checkpoints,models -m "$(EVERYWHERE)" --durations 10 \
+	  tests/custom_ops tests/vit_tf
 
 wheels: setup  ## build the source distribution, and a wheel for each of PYTHONS, in dist/
 	@PYTHON='$(PYTHON)' .ci/setup 2.21

@@ -235,6 +235,8 @@ def main(rounds=5, images=8192, folder=None):
     images = window * WINDOWS
     assert window, f"Expected at least {WINDOWS * BATCH} images."
     order = measure_order()
+    if folder is not None:
+        os.makedirs(folder, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as data:
         # The cache of record starts belongs to the files.
         os.environ["KERAS_HOME"] = os.path.join(data, "keras")

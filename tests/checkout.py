@@ -4,7 +4,17 @@ import pathlib
 import shutil
 
 ROOT = pathlib.Path(__file__).parent.parent
-_LEFT_OUT = (".git", ".venv*", "build", "runs", "bazel-*", "*.so", "*.egg-info", "*cache*")
+_LEFT_OUT = (
+    ".git",
+    ".venv*",
+    "build",
+    "runs",
+    "bazel-*",
+    "*.so",
+    "*.egg-info",
+    "__pycache__",
+    ".*cache*",
+)
 
 
 def copy_checkout(folder, objects=True):

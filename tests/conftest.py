@@ -42,9 +42,10 @@ def pytest_addoption(parser):
     """Adds the choice of the heavy tests, and a random order of the files."""
     parser.addoption(
         "--heavy",
-        choices=heavy.CHOICES,
+        type=heavy.choice,
         default="all",
-        help="the heavy tests that run: all, those of groups that changed, none, or nothing else",
+        help="the heavy tests that run: all, those of groups that changed, none, only (and no "
+        "other test), or the names of groups with commas between them",
     )
     parser.addoption(
         "--shuffle",

@@ -8,7 +8,10 @@ CI has little time: no heavy test begins after the time in `VIT_HEAVY_UNTIL`, se
 and pytest's summary counts those that are left out.
 """
 
+import argparse
+import functools
 import os
+import sys
 import time
 
 from tests import changed
@@ -17,7 +20,12 @@ from tests.source_text import imports
 
 
 def _room(folder, *more):
-    """The paths of a room: its folder, its tests, the modules that it imports directly, others."""
+    """A function that returns the paths of a room; all rooms together take a second."""
+    return functools.partial(_paths, folder, more)
+
+
+def _paths(folder, more):
+    """A room's folder, its tests, the modules that it imports directly, and others."""
     found = {f"{folder}/": None, f"tests/{folder}/": None}
     for file in sorted((ROOT / folder).rglob("*.py")):
         module = ".".join(file.relative_to(ROOT).with_suffix("").parts)
@@ -28,7 +36,8 @@ def _room(folder, *more):
     return (*found, *more)
 
 
-# Group -> starts of the paths that switch it on: of what the tests cover most, and of the tests.
+# Group -> starts of the paths that switch it on: of what the tests cover most, and of the tests. Or
+# a function that returns them.
 # tests/changed.py finds the changed files.
 GROUPS = {
     # C++ programs: plain, under sanitizers, fuzzed.
@@ -40,7 +49,7 @@ GROUPS = {
         *("custom_ops/", "third_party/", ".ci/", "setup.py", "pyproject.toml", "requirements"),
         *("BUILD", "WORKSPACE", "MODULE.bazel", ".bazelrc"),
         *("pipelines/doctor.py", "pipelines/cli/doctor/examination", "tests/checkout.py"),
-        *("tests/custom_ops/test_ops_bazel", "tests/pipelines/cli/doctor/test_examination"),
+        *("tests/custom_ops/", "tests/pipelines/cli/doctor/test_examination"),
     ),
     # The blocks of the documentation.
     "docs": (
@@ -96,14 +105,37 @@ GROUPS = {
         *("pipelines/serving/single_file", "pipelines/export.py"),
         "tests/pipelines/serving/test_single_file.py",
     ),
-    # Exports beyond one of each kind.
-    "serving": (
-        "pipelines/serving/",
-        "pipelines/stored_models/",
-        "vit_tf/checkpoints/",
-        "tests/pipelines/serving/",
-        "tests/pipelines/stored_models/",
+    # A SLURM cluster: `make test-slurm`, which `make test-all` runs if a change switches it on.
+    "slurm": ("pipelines/distribution/", "tests/slurm/", "docs/cluster.md"),
+    # Exports, conversions and damaged models beyond one of each kind.
+    "serving": _room(
+        *("pipelines/serving", "pipelines/stored_models/", "tests/pipelines/stored_models/"),
+        *("vit_tf/checkpoints/", "vit_tf/preprocessing.py"),
     ),
+    # Input: all kinds of sources, of labels and of transforms, and order and reading in detail.
+    "data": _room(
+        *("pipelines/data", "pipelines/config/data.py", "pipelines/config/augmentation.py"),
+        *("vit_tf/images/", "vit_tf/preprocessing.py", "tests/pipelines/test_hostile_images.py"),
+    ),
+    # Files of weights beyond a round trip of each layout: damaged ones, settings, other families.
+    "checkpoints": _room(
+        *("vit_tf/checkpoints", "vit_tf/weights.py", "vit_tf/pretrained/"),
+        "tests/vit_tf/pretrained/",
+    ),
+    # Models beyond ViTs and BiT and their layers: what Keras does with them, dropout, packing,
+    # recomputation, related work, analysis, and the calculated costs of every kind of model.
+    "models": (
+        *("custom_ops/", "requirements", "pyproject.toml", "tests/vit_tf/"),
+        *(f"vit_tf/{x}/" for x in ("analysis", "config", "images", "layers", "models")),
+        *(f"vit_tf/{x}.py" for x in ("cost", "create", "families", "features", "keras_file")),
+        *(f"vit_tf/{x}.py" for x in ("packing", "preprocessing", "size_checks")),
+    ),
+    # What TensorBoard shows of every kind of model.
+    "reports": _room("pipelines/reports", "vit_tf/analysis/"),
+    # Evaluation beyond `evaluate` itself: reports, few-shot accuracy, probes, other data sets.
+    "evaluation": _room("pipelines/evaluation", "pipelines/evaluate.py", "pipelines/fewshot.py"),
+    # Commands on URLs; one run there is always trained.
+    "urls": _room("pipelines/runs", "vit_tf/files/"),
 }
 # Start of the path of tests -> their group.
 ROOMS = {
@@ -120,20 +152,79 @@ ROOMS = {
     "tests/pipelines/evaluation/benchmarks/": "benchmarks",
     "tests/pipelines/serving/http/": "http",
     "tests/pipelines/serving/test_single_file.py": "single_file",
+    "tests/pipelines/serving/test_service.py": "serving",
+    "tests/pipelines/serving/test_stored_weights.py": "serving",
+    "tests/pipelines/reports/test_model_pictures.py": "reports",
+    "tests/custom_ops/test_ops_builds": "builds",
+    **{
+        f"tests/vit_tf/analysis/test_{name}.py": "models"
+        for name in (
+            *("attention_maps", "attention_statistics", "final_maps", "inspection", "masking"),
+            *("relative_difference", "vit_cost"),
+        )
+    },
+    **{
+        f"tests/vit_tf/models/test_{name}.py": "models"
+        for name in (
+            *("axial", "axial_resnet", "comparisons", "image_model", "inputs", "keras_model"),
+            *("packed", "position_switches", "recompute"),
+        )
+    },
+    **{
+        f"tests/vit_tf/layers/{name}": "models"
+        for name in (
+            *("related_work/", "test_axial_resnet", "test_batch_norm", "test_dropout"),
+            *("test_encoder_dropout", "test_masking"),
+        )
+    },
+    **{
+        f"tests/pipelines/evaluation/test_{name}": "evaluation"
+        for name in ("features", "fewshot_command", "probes", "real_objectnet", "report", "vtab")
+    },
+    **{
+        f"tests/pipelines/data/{name}": "data"
+        for name in (
+            *("sources/", "labels/", "protocols/", "transforms/test_randaugment"),
+            *("test_bad_images", "test_file_scan", "test_image_dtype", "test_reading"),
+            *("test_sharding", "test_throughput"),
+        )
+    },
+    **{
+        f"tests/vit_tf/{name}": "checkpoints"
+        for name in (
+            *("checkpoints/test_published_families", "checkpoints/test_safetensors_"),
+            *("pretrained/test_download", "pretrained/test_records"),
+        )
+    },
 }
 CHOICES = ("all", "changed", "none", "only")
 
 
+def choice(text):
+    """One of `CHOICES`, or names of groups with commas between them.
+
+    Raises:
+        argparse.ArgumentTypeError: if it is neither.
+    """
+    if text not in CHOICES and (unknown := set(text.split(",")) - GROUPS.keys()):
+        expected = f"Expected {CHOICES} or some of {[*GROUPS]}"
+        raise argparse.ArgumentTypeError(f"unknown groups: {unknown}. {expected}")
+    return text
+
+
 def switched_on(choice):
-    """The groups that a choice of `CHOICES` runs; "changed" is "none" outside a git checkout."""
+    """The groups that a choice runs; "changed" is "none" outside a git checkout."""
     if choice == "changed":
         return groups_of(changed.changed_files(changed.merge_base()) or [])
-    return list(GROUPS) if choice in ("all", "only") else []
+    if choice == "none":
+        return []
+    return list(GROUPS) if choice in CHOICES else choice.split(",")
 
 
 def groups_of(paths):
     """The groups that changed files switch on."""
-    return [group for group, starts in GROUPS.items() if any(p.startswith(starts) for p in paths)]
+    found = {group: starts() if callable(starts) else starts for group, starts in GROUPS.items()}
+    return [group for group, starts in found.items() if any(p.startswith(starts) for p in paths)]
 
 
 def groups_of_test(item):
@@ -170,3 +261,8 @@ def split(items, groups, only=False):
         runs = own <= set(groups) and (own or not only)
         (kept if runs else left_out).append(item)
     return kept, left_out
+
+
+if __name__ == "__main__":
+    # `python -m tests.heavy GROUP`: exit code 0 if a change switches the group on.
+    sys.exit(sys.argv[1] not in switched_on("changed"))

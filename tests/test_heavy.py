@@ -1,5 +1,6 @@
 """`make test` leaves out the heavy groups that no change switches on."""
 
+import argparse
 import types
 
 import pytest
@@ -10,9 +11,10 @@ from tests import heavy
 @pytest.mark.parametrize(
     ("path", "groups"),
     [
-        ("custom_ops/cpu/tile.h", ["native", "builds"]),
+        ("custom_ops/cpu/tile.h", ["native", "builds", "models"]),
         ("tests/cc/simd_test.cc", ["native"]),
-        ("requirements.lock", ["builds", "doctor"]),
+        ("tests/custom_ops/test_ops_install.py", ["native", "builds"]),
+        ("requirements.lock", ["builds", "doctor", "models"]),
         ("docs/data.md", ["docs"]),
         ("pipelines/research/demo/stages.py", ["demo", "research"]),
         ("pipelines/training/train.py", ["training", "research"]),
@@ -22,8 +24,19 @@ from tests import heavy
         ("tests/pipelines/predictions/test_files.py", ["predictions"]),
         ("pipelines/dedup.py", ["deduplication"]),
         ("tests/test_docs.py", ["docs"]),
-        ("vit_tf/cost.py", ["research"]),
-        ("vit_tf/families.py", []),
+        ("vit_tf/cost.py", ["research", "data", "models"]),
+        ("vit_tf/layers/encoder.py", ["models"]),
+        ("vit_tf/checkpoints/kinds.py", ["serving", "checkpoints"]),
+        (
+            "vit_tf/preprocessing.py",
+            ["deduplication", "http", "serving", "data", "checkpoints", "models"],
+        ),
+        ("tests/pipelines/data/sources/test_lists.py", ["data"]),
+        ("tests/pipelines/evaluation/test_report.py", ["evaluation"]),
+        ("pipelines/runs/lease.py", ["training", "urls"]),
+        ("tests/pipelines/reports/test_pictures.py", ["reports"]),
+        ("vit_tf/families.py", ["models"]),
+        ("vit_tf/loaded.py", []),
     ],
 )
 def test_a_change_switches_its_groups_on(path, groups):
@@ -36,6 +49,10 @@ def test_choices(monkeypatch):
     assert heavy.switched_on("changed") == ["docs"]
     assert heavy.switched_on("none") == []
     assert heavy.switched_on("all") == heavy.switched_on("only") == list(heavy.GROUPS)
+    assert heavy.switched_on(heavy.choice("models,data")) == ["models", "data"]
+    unknown = r"unknown groups: {'modles'}. Expected .*'models'"
+    with pytest.raises(argparse.ArgumentTypeError, match=unknown):
+        heavy.choice("data,modles")
     # Outside a git checkout nothing is known to have changed.
     monkeypatch.setattr(heavy.changed, "changed_files", lambda base: None)
     assert heavy.switched_on("changed") == []

@@ -23,7 +23,7 @@ from pipelines.config.experiment import config_paths
 from pipelines.config.near_paths import flag_hint
 from pipelines.distribution import onednn
 from pipelines.distribution.group import current_group
-from pipelines.distribution.log_lines import LineHandler, attached
+from pipelines.distribution.log_lines import LineHandler, attached, process_name
 from pipelines.errors import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
@@ -222,7 +222,7 @@ def _fail(code, message):
 
 
 def _say(message):
-    print(" ".join(str(message).split()), file=sys.stderr, flush=True)
+    print(process_name() + " ".join(str(message).split()), file=sys.stderr, flush=True)
 
 
 def _end(code, reason=""):

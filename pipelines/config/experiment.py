@@ -39,6 +39,8 @@ _MAY_CHANGE = (
     "train.accumulate_steps",
     # The gradients are the same, up to rounding in large models.
     "model.recompute",
+    # As the number of replicas: only the norm of the gradient is summed in another order.
+    "train.shard_optimizer",
     "train.log_every",
     "train.eval_every",
     "train.eval_batches",

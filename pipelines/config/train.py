@@ -62,6 +62,10 @@ class Train:
             GPUs.
         jit_compile: compiles the training step (forward, backward, update) with XLA. Only on one
             device; a TPU compiles every step anyway.
+        shard_optimizer: each replica keeps and updates a slice of the optimizer's state and of the
+            moving average, not all of them: several replicas need less memory each, and send twice
+            as much in a step. The weights stay whole on every replica. Results are equal up to
+            rounding, and checkpoints are the same; on one replica it changes nothing.
         worker_timeout: --strategy=multi_worker: seconds after which one of the workers is taken to
             hang if all of them together finish no step, no batch of an evaluation and no
             checkpoint; the job then ends with exit code 76. Compiling the first step counts.
@@ -91,6 +95,7 @@ class Train:
     inspect_every: int = 0
     deterministic: bool = False
     jit_compile: bool = False
+    shard_optimizer: bool = False
     worker_timeout: float = 1800.0
 
     def __post_init__(self):

@@ -19,6 +19,7 @@ import time
 
 from pipelines import errors
 from pipelines.config.fields import differences
+from pipelines.distribution.log_lines import process_name
 from pipelines.errors import Interrupted, RunError, UserError, WorkerError
 
 # Seconds without a word from a process, which says something every second. Long calls of
@@ -269,7 +270,7 @@ class Group:
 
     def _end(self):
         """Ends the process, because its main thread does not."""
-        print(f"error: {self._problem}", file=sys.stderr, flush=True)
+        print(f"{process_name()}error: {self._problem}", file=sys.stderr, flush=True)
         os._exit(self._problem.code)
 
 

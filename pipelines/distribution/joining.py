@@ -6,6 +6,7 @@ TensorFlow would wait for an hour and not say for whom.
 """
 
 import contextlib
+import logging
 import os
 import socket
 import threading
@@ -16,9 +17,15 @@ from pipelines.distribution.group import Group
 from pipelines.distribution.link import Link
 from pipelines.errors import EXIT_USAGE, UserError, WorkerError, counted
 
+_log = logging.getLogger(__name__)
+
 _HELLO = "vit workers"
-# Seconds between two tries to reach worker 0, and longest wait for an answer to one message.
+# Seconds between two tries to reach a worker, and longest wait for an answer to one message.
 _RETRY, _ANSWER = 0.2, 5.0
+# Seconds in which the name of a node of a scheduler must be known.
+_NAMES = 10.0
+# Seconds in which a worker that cannot take part tells the others, which may start later.
+_LATE = 30.0
 
 
 def join(place, own, seconds) -> Group:
@@ -30,27 +37,101 @@ def join(place, own, seconds) -> Group:
         seconds: longest wait for the other workers.
 
     Raises:
-        UserError: if the port is in use, two processes have one index or another address than
-            their own, or the workers differ in `own` or their addresses.
-        WorkerError: if a worker does not come.
+        UserError: if the port is in use, the name of a node is unknown, two processes have one
+            index or another address than their own, or the workers differ in `own` or their
+            addresses; in all workers.
+        WorkerError: if a worker does not come, or the port of a job step is in use: another step
+            gets another one.
     """
     hello = {
         "hello": _HELLO,
+        "job": place.job,
         "index": place.index,
         "process": f"process {os.getpid()} on {socket.gethostname()}",
         "workers": list(place.addresses),
         "own": own,
     }
     deadline = time.monotonic() + seconds
-    with contextlib.closing(_listen(place)) as server:
+    try:
+        _check_names(place)
+        opened = _listen(place)
+    except (UserError, WorkerError) as error:
+        _tell_others(place, hello, error, min(deadline, time.monotonic() + _LATE))
+        raise
+    with contextlib.closing(opened) as server:
         if place.index == 0:
             links = _Chief(place, hello, server, deadline, seconds).links()
         else:
-            with _answering(server, hello["process"]):
-                links = {0: _reach_chief(place, hello, deadline, seconds)}
+            with _answering(server, hello) as chief:
+                links = {0: _reach_chief(place, hello, deadline, seconds, chief)}
     group = Group(place.index, place.addresses, links)
     group.gather(None)  # Now all have given their addresses free.
     return group
+
+
+def _check_names(place):
+    """Checks that a name server knows the nodes of a scheduler.
+
+    It knows them before the job starts. Elsewhere a name may come with its worker: Kubernetes gives
+    a pod its name when the pod starts.
+
+    Raises:
+        UserError: if a name is unknown.
+    """
+    if not place.job:
+        return
+    end = time.monotonic() + _NAMES
+    for index in range(place.count):
+        host, port = place.split(index)
+        while True:
+            try:
+                socket.getaddrinfo(host, port)
+                break
+            except socket.gaierror as error:
+                if time.monotonic() > end:
+                    raise UserError(
+                        f"Worker {place.index} does not know the address of worker {index}: the "
+                        f"name {host}, a node of {place.job}, has none here "
+                        f"({_reason(error)}). Enter it in DNS or /etc/hosts of all nodes, or name "
+                        "the workers by --workers and --worker_index."
+                    ) from None
+            time.sleep(_RETRY)
+
+
+def _tell_others(place, hello, error, deadline):
+    """Tells worker 0, or as worker 0 all others, that this one cannot take part."""
+    _log.info(f"{error} Telling the other workers ...")
+    message = hello | {"refused": _refusal(error)}
+    left = set(range(1, place.count)) if place.index == 0 else {0}
+    while left and time.monotonic() < deadline:
+        for index in sorted(left):
+            with contextlib.suppress(OSError):
+                link = Link(socket.create_connection(place.split(index), 1))
+                with contextlib.closing(link):
+                    link.send(message)
+                    if _is_told(link):
+                        left.discard(index)
+        time.sleep(_RETRY)
+
+
+def _is_told(link):
+    """Whether the other side answers as a worker that ends now."""
+    with contextlib.suppress(OSError, ValueError):
+        while True:
+            answer = link.receive(_ANSWER)
+            if isinstance(answer, dict) and answer.keys() <= {"told", "refused"}:
+                return True
+    return False
+
+
+def _refusal(error):
+    code = error.code if isinstance(error, WorkerError) else EXIT_USAGE
+    return {"code": code, "text": str(error)}
+
+
+def _error_of(refusal):
+    code, text = refusal["code"], refusal["text"]
+    return UserError(text) if code == EXIT_USAGE else WorkerError(text, code)
 
 
 def listen(port):
@@ -66,10 +147,15 @@ def _listen(place):
     try:
         return listen(port)
     except OSError as error:
+        reason = f"Worker {place.index} cannot listen on its port {port}: {error.strerror}. "
+        if place.job:
+            raise WorkerError(
+                f"{reason}Another process of this node uses it. The next step of the job gets "
+                "another port: start all workers again."
+            ) from None
         raise UserError(
-            f"Worker {place.index} cannot listen on its port {port}: {error.strerror}. Another "
-            f"process may have the same --worker_index={place.index}, or an earlier run may not "
-            "have ended; else choose another port."
+            f"{reason}Another process may have the same --worker_index={place.index}, or an "
+            "earlier run may not have ended; else choose another port."
         ) from None
 
 
@@ -88,6 +174,10 @@ class _Chief:
                 link, hello = self._next_worker(self._deadline)
             except TimeoutError:
                 self._refuse(WorkerError(self._absent(missing)))
+            if "refused" in hello:
+                link.send({"told": True})
+                self._links[-1] = link
+                self._refuse(_error_of(hello["refused"]))
             self._welcome(link, hello)
         for link in self._links.values():
             link.send({"go": True})
@@ -112,9 +202,9 @@ class _Chief:
             link = Link(self._server.accept()[0])
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
                 hello = link.receive(_ANSWER)
-                if hello["hello"] == _HELLO and hello.keys() == self._hello.keys():
+                if _is_of(hello, self._hello):
                     return link, hello
-            link.close()  # It is another program, or another version.
+            link.close()  # It is another program, or another version, or of another job.
 
     def _welcome(self, link, hello):
         index, process = hello["index"], hello["process"]
@@ -157,7 +247,7 @@ class _Chief:
             problem = f"cannot be reached from worker 0: {_reason(error)}"
         else:
             problem = "leads to another process"
-        if found != process:
+        if found != {"here": process, "job": self._place.job}:
             self._refuse(
                 UserError(
                     f"Worker {index} is {process}, but its address {address} {problem}. Is its "
@@ -176,11 +266,12 @@ class _Chief:
 
     def _refuse(self, error):
         """Ends all workers that have come or come soon: raises the error, here and there."""
-        code = error.code if isinstance(error, WorkerError) else EXIT_USAGE
-        links, end = list(self._links.values()), min(self._deadline, time.monotonic() + _ANSWER)
-        refused = {"refused": {"code": code, "text": str(error)}}
+        links, now = list(self._links.values()), time.monotonic()
+        end, refused = min(self._deadline, now + _LATE), {"refused": _refusal(error)}
         for link in links:
             link.send(refused)
+        if len(links) < self._place.count - 1 and now < end:
+            _log.info(f"{error} Telling the workers that have not come ...")
         with contextlib.suppress(TimeoutError):
             while len(links) < self._place.count - 1:
                 links.append(self._next_worker(end)[0])
@@ -191,22 +282,36 @@ class _Chief:
         raise error
 
 
+def _is_of(hello, own):
+    """Whether a greeting is that of a worker of the same job and the same version."""
+    keys = hello.keys() - {"refused"}
+    return keys == own.keys() and all(hello[key] == own[key] for key in ("hello", "job"))
+
+
 @contextlib.contextmanager
-def _answering(server, process):
-    """In a `with` block, tells everyone who connects to `server` which process this is."""
+def _answering(server, own):
+    """In a `with` block, tells everyone who connects to `server` which process this is.
+
+    Yields a `_ChiefOfOthers`: worker 0 may say here that it cannot take part.
+    """
+    chief = _ChiefOfOthers()
 
     def answer():
         with contextlib.suppress(OSError):  # The server was closed.
             while True:
                 connection, _ = server.accept()
-                link = Link(connection)
-                link.send(process)
-                link.close()
+                with contextlib.closing(Link(connection)) as link:
+                    link.send({"here": own["process"], "job": own["job"]})
+                    with contextlib.suppress(OSError, ValueError, KeyError, AttributeError):
+                        hello = link.receive(1)
+                        if _is_of(hello, own) and hello["index"] == 0:
+                            chief.refuse(_error_of(hello["refused"]))
+                            link.send({"told": True})
 
     thread = threading.Thread(target=answer, daemon=True)
     thread.start()
     try:
-        yield
+        yield chief
     finally:
         # Closing a socket does not wake a thread that waits for it.
         with contextlib.suppress(OSError):
@@ -214,16 +319,38 @@ def _answering(server, process):
         thread.join(_ANSWER)
 
 
-def _reach_chief(place, hello, deadline, seconds):
+class _ChiefOfOthers:
+    """Worker 0, as another worker knows it.
+
+    Attributes:
+        link: the `Link` to what listens on its address, or None.
+        error: why it cannot take part, or None.
+    """
+
+    def __init__(self):
+        self.link = self.error = None
+
+    def refuse(self, error):
+        """Takes the error; ends the wait for what listens on the address in its place."""
+        self.error = error
+        if self.link is not None:
+            self.link.end()
+
+
+def _reach_chief(place, hello, deadline, seconds, chief):
     """The link to worker 0, after all workers have come."""
     problem = None
     while (left := deadline - time.monotonic()) > 0:
+        if chief.error is not None:
+            raise chief.error
         try:
-            link = Link(socket.create_connection(place.split(0), min(left, _ANSWER)))
+            link = chief.link = Link(socket.create_connection(place.split(0), min(left, _ANSWER)))
         except OSError as error:
             problem = _reason(error)
             time.sleep(min(_RETRY, left))
             continue
+        if chief.error is not None:
+            continue  # It came while there was no link that it could end.
         link.send(hello)
         try:
             # Worker 0 may have begun to wait later than this one.
@@ -254,11 +381,11 @@ def _check_answer(answer, place):
     match answer:
         case {"go": True}:
             return
-        case {"refused": {"code": code, "text": text}}:
-            raise UserError(text) if code == EXIT_USAGE else WorkerError(text, code)
-        case str():
+        case {"refused": refusal}:
+            raise _error_of(refusal)
+        case {"here": process, "job": place.job}:
             raise UserError(
-                f"The address of worker 0, {place.addresses[0]}, leads to {answer}, which is "
+                f"The address of worker 0, {place.addresses[0]}, leads to {process}, which is "
                 f"another worker. Is --worker_index={place.index} right, and are the addresses in "
                 "the order of the workers?"
             )

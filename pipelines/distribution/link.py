@@ -55,6 +55,11 @@ class Link:
         except OSError:
             return False
 
+    def end(self):
+        """Ends a `receive` of another thread, which raises OSError."""
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+
     def close(self):
         """Ends the connection."""
         self._file.close()

@@ -93,14 +93,14 @@ class Worker:
     def _copy(self, source, target):
         with source:
             for line in source:
-                line = line.rstrip(b"\n")
+                # Without the name that it gives itself.
+                line = line.rstrip(b"\n").removeprefix(b"worker %d: " % self.index)
                 if target is sys.stderr and line.startswith(_ERROR):
                     self._errors.append(line)
                 else:
                     self._write(target, line)
 
     def _write(self, target, line):
-        line = line.removeprefix(b"worker %d: " % self.index)  # The name that it gives itself.
         self._output.write(target, b"[worker %d] %s\n" % (self.index, line))
 
 

@@ -46,11 +46,35 @@ class LineHandler(logging.StreamHandler):
         raise sys.exception()
 
 
+_name = ""
+
+
 def name_process(text):
     """Begins each line that this process logs to a stream with a text."""
-    for handler in logging.getLogger("pipelines").handlers:
-        if isinstance(handler, LineHandler):
-            handler.begin = text
+    global _name
+    _name = text
+    for handler in _line_handlers():
+        handler.begin = text
+
+
+def process_name() -> str:
+    """The text of `name_process`, for lines that are not logged."""
+    return _name
+
+
+def only_warnings():
+    """Leaves to the chief the lines that each worker would log in the same words."""
+    for handler in _line_handlers():
+        handler.addFilter(_is_warning)
+
+
+def _is_warning(record):
+    return record.levelno > logging.INFO or record.getMessage().startswith("warning: ")
+
+
+def _line_handlers():
+    handlers = logging.getLogger("pipelines").handlers
+    return [handler for handler in handlers if isinstance(handler, LineHandler)]
 
 
 class LogFile(logging.Handler):

@@ -4,7 +4,10 @@ Three things have no public interface: several CPUs of one worker, an end of the
 when a worker is lost, and the time after which TensorFlow itself misses one.
 """
 
+import contextlib
 import logging
+import signal
+import threading
 
 import tensorflow as tf
 from tensorflow.compiler.xla.tsl.protobuf.coordination_config_pb2 import CoordinatedJob
@@ -16,13 +19,15 @@ from tensorflow.python.eager import context  # noqa: TID251
 from pipelines.distribution import onednn
 from pipelines.distribution.group import set_current_group
 from pipelines.distribution.joining import join
-from pipelines.distribution.log_lines import name_process
+from pipelines.distribution.log_lines import name_process, only_warnings
 from pipelines.distribution.sameness import program
 from pipelines.errors import counted
 
 _log = logging.getLogger(__name__)
 
-# TensorFlow's own search for lost workers is off: `Group` does it, and says which one was lost.
+# TensorFlow's own watch for lost workers is off. It would break the running sum over replicas
+# without a sentence, and before `Group` knows the worker (TensorFlow 2.20: after 10 s without a
+# heartbeat). It cannot replace that of `Group`: outside a sum nothing tells the main thread.
 _NEVER = 7 * 24 * 3600 * 1000  # Milliseconds.
 
 
@@ -48,6 +53,9 @@ def connect(place, logical_cpus, wait):
     _log.info(f"waiting for {counted(place.count, 'worker')}: {', '.join(place.addresses)}")
     group = join(place, program(devices) | {"oneDNN": onednn.is_on()}, wait)
     set_current_group(group)
+    if not group.is_chief:
+        _log.info("all have come; worker 0 tells what all do, this one only what is its own")
+        only_warnings()
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec({"worker": list(place.addresses)}),
         task_type="worker",
@@ -55,7 +63,7 @@ def connect(place, logical_cpus, wait):
         num_accelerators={"GPU": gpus},
         rpc_layer="grpc",
     )
-    with group.explained():
+    with group.explained(), _kept_sigterm():
         _configure_coordination(place)
         strategy = _Strategy(resolver, logical_cpus)
     # Every worker has as many batches as the others: padding is the input's.
@@ -69,8 +77,23 @@ def connect(place, logical_cpus, wait):
     return strategy
 
 
+@contextlib.contextmanager
+def _kept_sigterm():
+    """Keeps what SIGTERM does.
+
+    TensorFlow's coordination service handles it from its start on, and drops it. Python does not
+    notice: `signal.getsignal` answers as before (TensorFlow 2.20).
+    """
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
+
+
 def _configure_coordination(place):
-    """Keeps TensorFlow from ending the process when it misses a worker."""
+    """Switches off TensorFlow's watch for lost workers."""
     context.context().configure_coordination_service(
         service_type="standalone",
         service_leader="/job:worker/replica:0/task:0",

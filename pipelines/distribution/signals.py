@@ -7,6 +7,7 @@ import sys
 import threading
 
 from pipelines.distribution.group import current_group
+from pipelines.distribution.log_lines import process_name
 from pipelines.errors import Interrupted
 
 # Seconds; a callback has ended then.
@@ -82,7 +83,8 @@ class Signals:
             signal.signal(signal.SIGINT, self._previous.pop(signal.SIGINT))
         # Not print: the signal may have interrupted a print, and print cannot be re-entered.
         with contextlib.suppress(OSError):
-            os.write(1, f"{self._received}: saving after the running step ...\n".encode())
+            line = f"{process_name()}{self._received}: saving after the running step ...\n"
+            os.write(1, line.encode())
 
     def check(self):
         """Raises `Interrupted` if a signal came to a worker since the last call.

@@ -9,7 +9,6 @@ unfinished folder that the next save deletes.
 
 import contextlib
 import errno
-import hashlib
 import logging
 import math
 import os
@@ -22,6 +21,7 @@ import tensorflow as tf
 from pipelines.distribution.group import current_group
 from pipelines.distribution.shared_folder import is_seen
 from pipelines.errors import RunError, UserError
+from pipelines.runs.file_bytes import sha256, to_disk
 from pipelines.runs.json_file import read_json, write_json
 from vit_tf.files import storage
 
@@ -43,17 +43,32 @@ class CheckpointStore:
         keep_every: also keeps every checkpoint whose step is a multiple of this number; 0 turns
             this rule off.
         before_save: called before a checkpoint is written; an error that it raises prevents that.
+        whole_state: function that returns a context for writing `state`, which every worker enters;
+            None: the chief has all of the state.
         device: that reads and writes the files of TensorFlow; None: the hosts of the variables.
     """
 
-    def __init__(self, directory, state, *, keep_last, keep_every, before_save=None, device=None):
+    def __init__(
+        self,
+        directory,
+        state,
+        *,
+        keep_last,
+        keep_every,
+        before_save=None,
+        whole_state=None,
+        device=None,
+    ):
         self._before_save = before_save
+        self._whole_state = whole_state or contextlib.nullcontext
         self._options = tf.train.CheckpointOptions(experimental_io_device=device)
         self._directory, self._state = directory, state
         self._keep_last, self._keep_every = keep_last, keep_every
 
     def save(self, step, score=None):
         """Writes a checkpoint; the one with the highest score so far is always kept.
+
+        Every worker calls it at the same time.
 
         Args:
             step: number of finished steps.
@@ -62,8 +77,11 @@ class CheckpointStore:
         Raises:
             RunError: if the checkpoint cannot be written; older checkpoints are then unchanged.
         """
-        if not current_group().is_chief:
-            return
+        with self._whole_state():
+            if current_group().is_chief:
+                self._save(step, score)
+
+    def _save(self, step, score):
         if self._before_save is not None:
             self._before_save()
         folder = _path(self._directory, step)
@@ -104,7 +122,7 @@ class CheckpointStore:
             self._write_files(unfinished, step, score)
             shutil.rmtree(folder, ignore_errors=True)
             os.rename(unfinished, folder)
-            _sync(self._directory)
+            to_disk(self._directory)
         except (OSError, tf.errors.OpError):
             shutil.rmtree(unfinished, ignore_errors=True)
             raise
@@ -122,8 +140,8 @@ class CheckpointStore:
         self._state.write(os.path.join(folder, _STATE), self._options)
         files = {}
         for name in _files(folder):
-            files[name] = _digest(os.path.join(folder, name))
-            _sync(os.path.join(folder, name))
+            files[name] = sha256(os.path.join(folder, name))
+            to_disk(os.path.join(folder, name))
         write_json(
             os.path.join(folder, _CHECKSUMS), {"step": step, "score": score, "sha256": files}
         )
@@ -238,7 +256,7 @@ def _find_damage(folder):
             path = os.path.join(folder, os.path.basename(name))
             if not storage.is_file(path):
                 return f"{name} is missing"
-            if _digest(path) != digest:
+            if sha256(path) != digest:
                 return f"{name} is damaged"
     except (OSError, ValueError) as error:
         return str(error)
@@ -366,22 +384,6 @@ def _on_disk(folder):
     with tempfile.TemporaryDirectory() as copy:
         storage.download_folder(folder, copy)
         yield copy
-
-
-def _digest(path):
-    digest = hashlib.sha256()
-    for part in storage.chunks(path):
-        digest.update(part)
-    return digest.hexdigest()
-
-
-def _sync(path):
-    """Flushes a file, or a rename in a directory, to disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def failure_reason(error):

@@ -127,19 +127,20 @@ def run_actions(prepared, trainer, reconstructions, store, progress, signals) ->
             is_tpu(strategy),
         )
 
+        @_by_chief
         def inspect(step):
-            with trainer.evaluated_weights():
-                pictures.show(progress.board, step)
+            pictures.show(progress.board, step)
 
-        actions.append(Action(every=settings.inspect_every, act=_by_chief(inspect)))
+        act = _of_evaluated_weights(trainer, inspect)
+        actions.append(Action(every=settings.inspect_every, act=act))
     actions.append(Action(every=settings.checkpoint_every, act=store.save))
     if reconstructions is not None:
 
+        @_by_chief
         def reconstruct(step):
-            with trainer.evaluated_weights():
-                reconstructions.show(progress.board, step)
+            reconstructions.show(progress.board, step)
 
-        act = _by_chief(reconstruct)
+        act = _of_evaluated_weights(trainer, reconstruct)
         actions.append(Action(every=settings.eval_every, act=act, is_evaluation=True))
     if (few_shot := data.few_shot) is not None:
         features, own = task.features(model), prepared.experiment.few_shot
@@ -155,6 +156,16 @@ def run_actions(prepared, trainer, reconstructions, store, progress, signals) ->
 def _by_chief(act):
     """The action if this process draws pictures, which needs no other worker; else none."""
     return act if current_group().is_chief else lambda step: None
+
+
+def _of_evaluated_weights(trainer, act):
+    """The action in the context of `Trainer.evaluated_weights`, which every worker enters."""
+
+    def in_context(step):
+        with trainer.evaluated_weights():
+            act(step)
+
+    return in_context
 
 
 def check_finite(what, value, step, store):

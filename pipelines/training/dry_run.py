@@ -15,7 +15,7 @@ from pipelines.errors import MissingDataError, counted
 from pipelines.runs import checkpoints
 from pipelines.runs.workdir import Workdir
 from pipelines.stored_models import model_source
-from pipelines.training.prepare import prepare
+from pipelines.training.prepare import prepare, state_of
 from vit_tf import cost
 
 _PREFIXES = ("", "k", "M", "G", "T", "P", "exa")
@@ -99,6 +99,19 @@ def _costs(prepared):
         f"optimizer, about {sizes.activation_bytes / 1e6:,.1f} MB for the activations of "
         f"{counted(sizes.images, 'image')} at a time"
     )
+    if train.shard_optimizer:
+        yield _shared_state(prepared)
+
+
+def _shared_state(prepared):
+    """What a replica keeps with `train.shard_optimizer`, of what there is."""
+    own, whole = prepared.sizes.state, state_of(prepared.experiment, prepared.model_config, 1)
+    parts = [
+        f"{own[name] / 1e6:,.2f} of {whole[name] / 1e6:,.2f} MB of the {name}"
+        for name in ("optimizer", "average")
+        if name in own
+    ]
+    return f"each of {counted(prepared.replicas, 'replica')} keeps {' and '.join(parts)}"
 
 
 def _resolved(experiment, config):

@@ -98,31 +98,46 @@ def sizes_of(experiment, config, replicas, compiled=True) -> Sizes:
         replicas: number of replicas that share a batch.
         compiled: whether the compiled attention runs; see `vit_tf.cost.activation_bytes`.
     """
-    train, optimizer, dtype = experiment.train, experiment.optimizer, experiment.model.dtype
+    train, dtype = experiment.train, experiment.model.dtype
     images = train.batch_size // (replicas * train.accumulate_steps)
-    state = cost.state_bytes(
-        config, optimizer.name, train.ema_decay is not None, optimizer.momentum_dtype
-    )
-    if optimizer.clip_norm is not None:
-        state["clipped gradients"] = state["gradients"]
-    if train.accumulate_steps > 1:
-        state["sum of gradients"] = state["gradients"]
-    if standardized := cost.standardized_bytes(config):
-        state["standardized kernels"] = standardized
-    if dtype != "float32":
-        # Keras casts every weight in every call, and gradients read the casts.
-        state["weights in 16 bits"] = state["weights"] // 2
     kept, live = (
         cost.activation_bytes(config, images, dtype, training, compiled)
         for training in (True, False)
     )
     return Sizes(
         training_flops=2 * cost.training_macs(config) * train.batch_size * train.steps,
-        state=state,
+        state=state_of(experiment, config, replicas),
         images=images,
         activation_bytes=kept,
         gradient_bytes=live,
     )
+
+
+def state_of(experiment, config, replicas) -> dict[str, int]:
+    """Bytes on each device for any number of images, by part; arguments as for `sizes_of`.
+
+    With `train.shard_optimizer`, a replica keeps and updates a part of what belongs to the update.
+    The new weights that it receives take the place of the gradients and activations, which are read
+    no more by then.
+    """
+    train, optimizer = experiment.train, experiment.optimizer
+    state = cost.state_bytes(
+        config, optimizer.name, train.ema_decay is not None, optimizer.momentum_dtype
+    )
+    share = replicas if train.shard_optimizer else 1  # Replicas that share what an update needs.
+    for name in ("optimizer", "average"):
+        if name in state:
+            state[name] = -(-state[name] // share)
+    if optimizer.clip_norm is not None:
+        state["clipped gradients"] = -(-state["gradients"] // share)
+    if train.accumulate_steps > 1:
+        state["sum of gradients"] = state["gradients"]
+    if standardized := cost.standardized_bytes(config):
+        state["standardized kernels"] = standardized
+    if experiment.model.dtype != "float32":
+        # Keras casts every weight in every call, and gradients read the casts.
+        state["weights in 16 bits"] = state["weights"] // 2
+    return state
 
 
 def prepare(experiment, run, strategy, request=Request(), keeps_data_errors=False) -> PreparedRun:

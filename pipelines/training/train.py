@@ -36,6 +36,7 @@ from pipelines.training.non_finite import NonFinitePolicy
 from pipelines.training.optimization.ema import ExponentialMovingAverage, initial_share
 from pipelines.training.optimization.loss_scale import LossScale
 from pipelines.training.optimization.optimizers import LINEAR_END, make_schedule, optimizer_of
+from pipelines.training.optimization.slices import Slices
 from pipelines.training.prepare import prepare
 from pipelines.training.profiler import Profiler
 from pipelines.training.train_step import StepSettings, Trainer
@@ -120,6 +121,7 @@ def _train(prepared, run, strategy, log_file, on_metrics):
         keep_last=settings.keep_last,
         keep_every=settings.keep_every,
         before_save=run.sync,
+        whole_state=trainer.whole_state,
         device=file_device(strategy),
     )
     encoder = prepared.task.encoder(trainer.model)
@@ -175,11 +177,10 @@ def _train(prepared, run, strategy, log_file, on_metrics):
             signals=signals,
         ).run()
         run.sync()
-        if group.is_chief:
-            classes = experiment.classes(data.source.labels)
-            _write_results(trainer, encoder, run, experiment.preprocessing(), classes)
-            if reconstructions:
-                _write_page(reconstructions, trainer, run, experiment)
+        classes = experiment.classes(data.source.labels)
+        _write_results(trainer, encoder, run, experiment.preprocessing(), classes)
+        if reconstructions:
+            _write_page(reconstructions, trainer, run, experiment)
         if trainer.ema:
             _report_average(settings, int(trainer.step.numpy()))
     return group.from_chief(lambda: run.read_metrics()[-1])
@@ -229,9 +230,13 @@ def build_trainer(experiment, task, strategy):
     with strategy.scope():
         model = task.create_model(experiment.model.dtype)
         ema = loss_scale = None
-        optimizer, frozen = optimizer_of(model, tuning, schedule, task.zero_kernel(model))
+        # One replica has nobody to share with.
+        is_shared = settings.shard_optimizer and strategy.num_replicas_in_sync > 1
+        slices = Slices(strategy) if is_shared else None
+        optimizer, frozen = optimizer_of(model, tuning, schedule, task.zero_kernel(model), slices)
         if settings.ema_decay is not None:
-            ema = ExponentialMovingAverage(model.weights, settings.ema_decay, settings.ema_warmup)
+            decay, warmup = settings.ema_decay, settings.ema_warmup
+            ema = ExponentialMovingAverage(model.weights, decay, warmup, slices)
         if model.compute_dtype == "float16":
             loss_scale = LossScale()
     _log.info(
@@ -291,13 +296,16 @@ def _report_sharding(sharding, hosts, run):
 
 
 def _write_results(trainer, encoder, run, preprocessing, classes):
-    """Writes the weights with their preprocessing and classes."""
-    vit_tf.save_npz(encoder, run.final, preprocessing, classes)
-    _log.info(f"wrote {run.final}")
+    """Writes the weights with their preprocessing and classes, if this worker is the chief."""
+    is_chief = current_group().is_chief
+    if is_chief:
+        vit_tf.save_npz(encoder, run.final, preprocessing, classes)
+        _log.info(f"wrote {run.final}")
     if trainer.ema:
         with trainer.ema.swapped_in():
-            vit_tf.save_npz(encoder, run.ema, preprocessing, classes)
-        _log.info(f"wrote {run.ema}, the Polyak average")
+            if is_chief:
+                vit_tf.save_npz(encoder, run.ema, preprocessing, classes)
+                _log.info(f"wrote {run.ema}, the Polyak average")
 
 
 def _report_average(settings, steps):
@@ -313,5 +321,6 @@ def _report_average(settings, steps):
 
 def _write_page(reconstructions, trainer, run, experiment):
     with trainer.evaluated_weights():
-        reconstructions.write_page(run.reconstructions, summary(experiment)[0])
-    _log.info(f"wrote {run.reconstructions}")
+        if current_group().is_chief:
+            reconstructions.write_page(run.reconstructions, summary(experiment)[0])
+            _log.info(f"wrote {run.reconstructions}")

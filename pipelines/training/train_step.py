@@ -67,7 +67,7 @@ class Trainer(orbit.StandardTrainer):
     def __init__(self, model, optimizer, strategy, settings, ema=None, loss_scale=None):
         super().__init__(train_dataset=None)  # See `open_dataset`.
         self.model, self.optimizer, self.ema = model, optimizer, ema
-        self.loss_scale = loss_scale
+        self.loss_scale, self.slices = loss_scale, optimizer.slices
         self.strategy, self.settings = strategy, settings
         with strategy.scope():
             self.step = orbit.utils.create_global_step()
@@ -174,9 +174,12 @@ class Trainer(orbit.StandardTrainer):
             loss, gradients = self._accumulated_gradients(batch, step)
         context = tf.distribute.get_replica_context()
         # The loss too, so that all replicas agree whether to apply the update.
-        loss, gradients = context.all_reduce(tf.distribute.ReduceOp.SUM, (loss, gradients))
+        if self.slices:
+            loss, gradients = self.slices.sums(loss, gradients)
+        else:
+            loss, gradients = context.all_reduce(tf.distribute.ReduceOp.SUM, (loss, gradients))
         # Clipped after the sum: a clip on each replica would use the norm of its own gradient.
-        gradients, norm = clip_by_global_norm(gradients, self.optimizer.clip_norm)
+        gradients, norm = clip_by_global_norm(gradients, self.optimizer.clip_norm, self.slices)
         finite = tf.math.is_finite(loss) & tf.math.is_finite(norm)
         goes_on = ~tf.convert_to_tensor(self.halt.halted)
         applied = finite & goes_on
@@ -263,8 +266,15 @@ class Trainer(orbit.StandardTrainer):
         return loss, tape.gradient(loss, values)
 
     def evaluated_weights(self):
-        """A context in which the model has the weights that are evaluated: the average, if any."""
+        """A context in which the model has the weights that are evaluated: the average, if any.
+
+        Every worker enters it at the same time.
+        """
         return self.ema.swapped_in() if self.ema else contextlib.nullcontext()
+
+    def whole_state(self):
+        """A context for writing `checkpoint`, which every worker enters at the same time."""
+        return self.slices.gathered() if self.slices else contextlib.nullcontext()
 
     @tf.function(autograph=False)
     def _weight_sum(self):

@@ -88,6 +88,7 @@ def exports_of(name):
     return [("T", f"vit_ops_{x}") for x in ("build_info", "choose_isa", "isa_report")]
 
 
+@pytest.mark.heavy("builds")
 def test_install_builds_and_packs_the_library(environment):
     checkout = copy_checkout(environment.folder)
     stale = (

@@ -30,7 +30,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=90, help="for the tests of a fault")
     parser.add_argument(
         "--pytest_args",
-        default="--heavy all -m 'not peers and not release'",
+        default="--heavy all -m 'not peers and not release and not slurm'",
         help="for a checkout with other options than this one",
     )
     flags = parser.parse_args()

@@ -45,7 +45,8 @@ def continued(run, tmp_path_factory):
     make, folder = run
     workdir = cut_short(folder, tmp_path_factory.mktemp("families") / "split", 2)
     parts = 1 if make is axial_resnet else 2
-    train(make(f"train.accumulate_steps={parts}"), workdir, two_replicas())
+    with without_compiling():
+        train(make(f"train.accumulate_steps={parts}"), workdir, two_replicas())
     return workdir
 
 
@@ -107,7 +108,7 @@ def test_export_holds_standardized_kernels(run, tmp_path):
 
 
 @pytest.mark.parametrize("run", ["AxialResNet"], indirect=True)
-def test_exports_of_an_axial_resnet_have_no_op_of_this_project(run, tmp_path):
+def test_exports_of_an_axial_resnet_have_no_op_of_this_project(run, tmp_path, no_process):
     """Neither form has one: the fused form carries the library in vain. Both hold the averages."""
     _, folder = run
     model, preprocessing, _ = model_source.find(folder).open_model()

@@ -170,6 +170,7 @@ def test_a_bad_file_is_never_written(tmp_path):
     assert os.listdir(tmp_path) == ["folder"]
 
 
+@pytest.mark.heavy("data")
 def test_records_hold_what_can_be_read(everything, tmp_path, logged):
     """With data.bad_images=skip; unusual files are stored unchanged."""
     written = record_writer.write_records({"train": everything}, tmp_path / "records", 4, "skip")
@@ -250,6 +251,7 @@ def test_unreadable_files_end_evaluation(command, unreadable_folder, tmp_path):
         assert result.stdout == ""
 
 
+@pytest.mark.heavy("data")
 def test_unreadable_files_become_no_records(command, unreadable_folder, tmp_path):
     for choice, text in (("stop", "cannot be decoded: "), ("skip", "None of the images of")):
         flags = ["--set", f"data.name=folder:{unreadable_folder}", "--split", "train=train"]
@@ -260,7 +262,7 @@ def test_unreadable_files_become_no_records(command, unreadable_folder, tmp_path
         assert os.listdir(tmp_path) == []
 
 
-def test_a_run_with_bad_images_resumes_bitwise(tmp_path, logged):
+def test_a_run_with_bad_images_resumes_bitwise(tmp_path, logged, uncompiled):
     """With MixUp; the list of the bad images was cut off too."""
     root = make_folder(tmp_path / "data", ordinary=40, bad=True)
     experiment = tiny_experiment(
@@ -292,6 +294,7 @@ def test_a_run_with_bad_images_resumes_bitwise(tmp_path, logged):
     assert 0 < lines[0]["eval_examples"] < 20
 
 
+@pytest.mark.heavy("data")
 @pytest.mark.process
 def test_hostile_files_need_no_more_memory_than_ordinary_ones(tmp_path):
     """Files that would take 1.4 GB to 11 GB each if their headers were trusted."""
@@ -307,7 +310,7 @@ def test_hostile_files_need_no_more_memory_than_ordinary_ones(tmp_path):
 
 
 @pytest.mark.process
-def test_exit_codes_of_the_real_command(command, tmp_path):
+def test_exit_codes_of_the_real_command(command, tmp_path, uncompiled):
     root = make_folder(tmp_path / "data", ordinary=30)
     write(root / "b", "broken", "jpg", UNREADABLE["cut JPEG"][1])
     write(root / "b", "text", "jpg", b"text")
@@ -339,7 +342,7 @@ def test_exit_codes_of_the_real_command(command, tmp_path):
     assert (run / "final.npz").exists()
 
     (tmp_path / "other" / "bad_images.jsonl").mkdir(parents=True)
-    failed = process.run_command("pretrain", *skip, "--workdir", tmp_path / "other", cwd=tmp_path)
+    failed = command("pretrain", *skip, "--workdir", tmp_path / "other")
     assert failed.returncode == 1
     assert failed.stderr.count("error: ") == 1 and "Traceback" not in failed.stderr
     assert "bad_images.jsonl" in failed.stderr

@@ -47,8 +47,15 @@ def test_a_run_of_the_paper(planned, tmp_path):
     [
         (("--experiment=jft_vit_h14", "--chips=128"), "train.accumulate_steps=16"),
         ((*L16, "--chips=256"), ""),
+        (
+            (
+                *("--experiment=jft_r200x3_14epochs", "--classes=18291", "--chips=128"),
+                "--set=train.shard_optimizer=true",
+            ),
+            "train.accumulate_steps=8",
+        ),
     ],
-    ids=["micro-batches", "as it is"],
+    ids=["micro-batches", "as it is", "slices"],
 )
 def test_a_run_that_does_not_fit_gets_settings_that_fit(command, flags, settings):
     """As in `paper`; the settings that are named give the same plan without a further word."""
@@ -64,6 +71,11 @@ def test_a_run_that_does_not_fit_gets_settings_that_fit(command, flags, settings
     found = re.findall(r"--set (\S+)", line)
     again = command("plan", *flags, *(f"--set={setting}" for setting in found))
     assert again.stdout == result.stdout and "does not fit" not in again.stderr
+
+
+def test_the_largest_model_fits_no_core_with_all_of_the_optimizer(command):
+    flags = ["--experiment=jft_r200x3_14epochs", "--classes=18291", "--images=303000000"]
+    assert_user_error(command("plan", *flags, "--chips=128"), "enough for 0 images")
 
 
 def test_the_largest_batch_of_each_chip(planned):

@@ -41,10 +41,10 @@ def experiment_of(name):
     return override(recipes.get_recipe("digits"), own)
 
 
-# Always one of positions, which all layers share, and one of a layer, with attention and
-# convolution; after a change of training or models one of each kind of computation.
-OFTEN = ("every_layer_shared", "augmented")
-KINDS = ("relative", "every_layer", "local_2d", "squeeze_excite")
+# Always one of a layer, with attention and convolution; after a change of training or models one
+# of each kind of computation, and of positions that all layers share.
+OFTEN = ("augmented",)
+KINDS = ("relative", "every_layer", "every_layer_shared", "local_2d", "squeeze_excite")
 
 
 def marks_of(name):

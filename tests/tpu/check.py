@@ -83,6 +83,11 @@ def half(*assignments):
     return vit(*own, *assignments)
 
 
+def shared(*assignments):
+    """Each core keeps and updates a slice of the moments and of the average."""
+    return vit("train.shard_optimizer=true", *assignments)
+
+
 def hybrid(*assignments):
     """A ResNet of two stages below a ViT."""
     own = ("model.stem.stage_depths=1,1", "model.stem.width=0.5", "model.patch_size=1")
@@ -136,6 +141,7 @@ CASES = (
         name="train ViT on uint8 images",
         module=lambda: training_step(vit("data.image_dtype=uint8", "model.layers=1")),
     ),
+    Case(name="train ViT on slices", module=lambda: training_step(shared())),
     Case(name="train hybrid", module=lambda: training_step(hybrid())),
     Case(name="train BiT", module=lambda: training_step(bit())),
     Case(name="train axial hybrid", module=lambda: training_step(axial_hybrid())),

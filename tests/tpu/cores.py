@@ -1,7 +1,7 @@
 """One core of several, for lowering a step with its sums over the cores."""
 
 import tensorflow as tf
-from tensorflow.compiler.tf2xla.ops.gen_xla_ops import xla_all_reduce
+from tensorflow.compiler.tf2xla.ops.gen_xla_ops import xla_all_reduce, xla_replica_id
 from tensorflow.python.distribute.one_device_strategy import OneDeviceExtended
 
 
@@ -27,6 +27,15 @@ class _OneCoreExtended(OneDeviceExtended):
     @property
     def _num_replicas_in_sync(self):
         return self._cores
+
+    def _call_for_each_replica(self, fn, args, kwargs):
+        strategy = self._container_strategy()
+        context = tf.distribute.ReplicaContext(strategy, xla_replica_id())
+        with tf.device(self._device), context:
+            return fn(*args, **kwargs)
+
+    def _experimental_distribute_values_from_function(self, value_fn):
+        return value_fn(tf.distribute.experimental.ValueContext(0, self._cores))
 
     def _reduce_to(self, reduce_op, value, destinations, options):
         del destinations, options

@@ -1,5 +1,6 @@
 """`make tpu-check`: its controls, its table, the sums over cores, and one compilation."""
 
+import math
 import sys
 
 import pytest
@@ -8,7 +9,7 @@ import vit_tf
 from tests.pipelines.families import axial_resnet
 from tests.tpu import check
 from tests.tpu.all_reduces import summed_bytes
-from tests.tpu.lowering import evaluation_step, training_step
+from tests.tpu.lowering import CORES, evaluation_step, training_step
 
 COMPILED = {
     "seconds": 2.0,
@@ -106,6 +107,22 @@ def test_a_training_step_sums_each_gradient_once(make):
     assert all("replica_groups={{0,1,2,3,4,5,6,7}}" in line for line in lines)
 
 
+def filled_bytes(experiment):
+    """Bytes of all weights, each filled up to as many equal slices as there are cores."""
+    model = vit_tf.create_model(experiment.model_config(10))
+    sizes = [math.prod(variable.shape) for variable in model.trainable_variables]
+    return 4 * sum(-(-size // CORES) * CORES for size in sizes)
+
+
+def test_a_step_on_slices_sums_gradients_and_weights():
+    """Each as many rows as there are cores, with less than a row of zeros at its end."""
+    experiment = check.shared("model.layers=1")
+    text = training_step(experiment, stage="hlo")
+    lines = [line for line in text.splitlines() if " all-reduce(" in line]
+    assert summed_bytes(lines) == 2 * filled_bytes(experiment) + 8  # Loss and norm.
+    assert all("replica_groups={{0,1,2,3,4,5,6,7}}" in line for line in lines)
+
+
 def test_statistics_of_the_batch_are_summed_too():
     experiment = axial_resnet()
     gradients = 4 * vit_tf.cost.parameters(experiment.model_config(10))
@@ -139,6 +156,15 @@ def test_a_training_step_compiles_for_eight_cores():
     # Weights, two moments and their average; the variables are overwritten.
     assert 4 * gradients < report["arguments"] < 1e9
     assert report["aliased"] > 4 * gradients
+
+
+@pytest.mark.process
+@pytest.mark.skipif(bool(check.missing()), reason=check.missing())
+def test_a_step_on_slices_compiles_for_eight_cores():
+    experiment = check.shared("model.layers=1")
+    report = check.compiled(training_step(experiment), "v5e:2x4")
+    assert "error" not in report and report["cores"] == 8
+    assert summed_bytes(report["all_reduces"]) == 2 * filled_bytes(experiment) + 8
 
 
 @pytest.mark.process

@@ -234,7 +234,7 @@ def _largest(plan, config, chip, dtype):
         return None
     model = dataclasses.replace(plan.experiment.model, dtype=dtype)
     experiment = dataclasses.replace(plan.experiment, model=model)
-    return largest_batch(experiment, config, chip, plan.assumptions)
+    return largest_batch(experiment, config, chip, plan.assumptions, plan.devices)
 
 
 def _activation_rows(activations):

@@ -12,7 +12,7 @@ from pipelines.errors import UserError, counted
 from pipelines.research.planning.all_reduce import AllReduce, all_reduce, groups_of
 from pipelines.research.planning.assumptions import Assumptions
 from pipelines.research.planning.chips import Chip
-from pipelines.training.prepare import Sizes, check_step, sizes_of
+from pipelines.training.prepare import Sizes, check_step, sizes_of, state_of
 from vit_tf.config import ModelConfig
 
 DAY = 86_400.0  # Seconds.
@@ -69,14 +69,16 @@ class Estimate:
 
     @functools.cached_property
     def gradients(self) -> AllReduce:
-        """The sum of the gradients, which are float32."""
-        return all_reduce(
+        """The sum of the gradients, which are float32, and with slices that of the new weights."""
+        one = all_reduce(
             self.chip,
             self.chips,
             self.sizes.state["gradients"],
             self.assumptions.link_utilization,
             1e-6 * self.assumptions.message_us,
         )
+        sums = 2 if self.experiment.train.shard_optimizer else 1
+        return AllReduce(**{name: sums * x for name, x in dataclasses.asdict(one).items()})
 
     @property
     def compute_time(self) -> float:
@@ -85,14 +87,19 @@ class Estimate:
         return flops / (self.assumptions.utilization * self.chip.peak(self.experiment.model.dtype))
 
     @property
-    def stored_bytes(self) -> int:
-        """Bytes of what an update changes and a checkpoint holds."""
-        return sum(self.sizes.state.get(name, 0) for name in ("weights", "optimizer", "average"))
+    def updated_bytes(self) -> int:
+        """Bytes of what an update changes on a device."""
+        return _stored(self.sizes.state)
+
+    @functools.cached_property
+    def checkpoint_bytes(self) -> int:
+        """Bytes of a checkpoint, which holds what all devices share."""
+        return _stored(state_of(self.experiment, self.config, 1))
 
     @property
     def update_time(self) -> float:
         """The update of the weights: its arrays are read and, except the gradients, written."""
-        moved = 2 * self.stored_bytes + self.sizes.state["gradients"]
+        moved = 2 * self.updated_bytes + self.sizes.state["gradients"]
         return moved * self.chip.devices / (1e9 * self.chip.memory_gb_per_s)
 
     @property
@@ -106,7 +113,7 @@ class Estimate:
     def checkpoint_time(self) -> float:
         """The part of a step of writing checkpoints, for which training waits."""
         train = self.experiment.train
-        seconds = self.stored_bytes / (1e9 * self.assumptions.storage_gb_per_s)
+        seconds = self.checkpoint_bytes / (1e9 * self.assumptions.storage_gb_per_s)
         return seconds / min(train.checkpoint_every or train.steps, train.steps)
 
     @property
@@ -205,7 +212,7 @@ def _with_smaller_batches(made) -> Estimate | None:
     experiment, images = made.experiment, made.experiment.train.batch_size // made.devices
     # Any number of micro-batches above 1 takes the same memory beside the activations.
     two = _accumulating(experiment, 2)
-    largest = largest_batch(two, made.config, made.chip, made.assumptions)
+    largest = largest_batch(two, made.config, made.chip, made.assumptions, made.devices)
     fitting = range(min(largest, made.sizes.images - 1), 0, -1)
     count = next((count for count in fitting if images % count == 0), None)
     if count is None:
@@ -220,7 +227,7 @@ def _accumulating(experiment, steps):
 
 def _too_large(made, smaller):
     experiment, images = made.experiment, made.sizes.images
-    fitting = largest_batch(experiment, made.config, made.chip, made.assumptions)
+    fitting = largest_batch(experiment, made.config, made.chip, made.assumptions, made.devices)
     ways = []
     if smaller:
         ways.append(f"train.accumulate_steps={smaller.experiment.train.accumulate_steps}")
@@ -238,16 +245,22 @@ def _too_large(made, smaller):
     )
 
 
-def largest_batch(experiment, config, chip, assumptions) -> int:
+def largest_batch(experiment, config, chip, assumptions, devices=1) -> int:
     """The largest number of images that a device can process at a time; 0 if not even one fits.
 
     Args:
         experiment, config, chip, assumptions: as for `Estimate`.
+        devices: number of replicas, which may share the state of the optimizer.
     """
     usable = assumptions.usable_memory * chip.device_memory
+    state = sum(state_of(experiment, config, devices).values())
     sizes = sizes_of(experiment, config, 1, is_compiled(chip))
     one = (sizes.activation_bytes + sizes.gradient_bytes) / sizes.images
-    return max(0, int((usable - sizes.state_bytes) / one))
+    return max(0, int((usable - state) / one))
+
+
+def _stored(state):
+    return sum(state.get(name, 0) for name in ("weights", "optimizer", "average"))
 
 
 def is_compiled(chip) -> bool:

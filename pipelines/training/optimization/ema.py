@@ -23,17 +23,24 @@ class ExponentialMovingAverage:
         variables: Keras variables. The average of one that never changes keeps its value.
         decay: 0.9999 in the paper.
         warmup: whether the decay begins small.
+        slices: `Slices`, if each replica keeps and updates its slice of the averages; None: all
+            replicas do the same.
     """
 
-    def __init__(self, variables, decay, warmup=False):
-        self._decay, self._warmup = decay, warmup
+    def __init__(self, variables, decay, warmup=False, slices=None):
+        self._decay, self._warmup, self._slices = decay, warmup, slices
         self._variables = [variable.value for variable in variables]
         self.state = tf.Module()
         self.state.by_path = {
-            weight.path: tf.Variable(tf.zeros_like(variable), trainable=False, name=weight.path)
+            weight.path: self._average(variable, weight.path)
             for weight, variable in zip(variables, self._variables, strict=True)
         }
         self._averages = list(self.state.by_path.values())
+
+    def _average(self, variable, name):
+        if self._slices:
+            return self._slices.variable(variable.shape, variable.dtype, name)
+        return tf.Variable(tf.zeros_like(variable), trainable=False, name=name)
 
     def initialize(self):
         """Sets the averages to the current weights."""
@@ -50,7 +57,13 @@ class ExponentialMovingAverage:
         share = tf.constant(1 - self._decay)
         if self._warmup:
             share = tf.maximum(share, 9 / (10 + tf.cast(step, tf.float32)))
-        update_on_all_replicas(self._update_all, condition, share)
+        if not self._slices:
+            update_on_all_replicas(self._update_all, condition, share)
+            return
+        for average, variable in zip(self._averages, self._variables, strict=True):
+            old, weight = tf.convert_to_tensor(average.own), self._slices.own(variable)
+            new = old + tf.cast(share, old.dtype) * (weight - old)
+            average.own.assign(tf.where(condition, new, old))
 
     def _update_all(self, extended, share):
         for average, variable in zip(self._averages, self._variables, strict=True):
@@ -61,11 +74,14 @@ class ExponentialMovingAverage:
 
     @contextlib.contextmanager
     def swapped_in(self):
-        """Replaces the model's weights by the averages inside a `with` block."""
+        """Replaces the model's weights by the averages inside a `with` block.
+
+        Every worker enters it at the same time: with `slices`, each has a part of the averages.
+        """
         weights = [variable.numpy() for variable in self._variables]
         try:
             for variable, average in zip(self._variables, self._averages, strict=True):
-                variable.assign(average)
+                variable.assign(average.whole() if self._slices else average)
             yield
         finally:
             for variable, value in zip(self._variables, weights, strict=True):

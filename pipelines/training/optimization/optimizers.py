@@ -10,18 +10,26 @@ import math
 import tensorflow as tf
 
 from pipelines.training.optimization.freezing import freeze
-from pipelines.training.optimization.replica_update import update_on_all_replicas
+from pipelines.training.optimization.replica_update import (
+    assign_on_all_replicas,
+    update_on_all_replicas,
+)
 
 LINEAR_END = 1e-5  # Final rate of linear decay, as in the reference code.
 
 
-def clip_by_global_norm(gradients, clip_norm):
+def clip_by_global_norm(gradients, clip_norm, slices=None):
     """Scales all gradients so that their joint norm is at most `clip_norm` (None: never).
+
+    Args:
+        gradients: list of tensors.
+        clip_norm: the largest norm, or None.
+        slices: `Slices`, if the gradients are the slices of this replica.
 
     Returns:
         `(gradients, norm before clipping)`.
     """
-    norm = tf.linalg.global_norm(gradients)
+    norm = slices.global_norm(gradients) if slices else tf.linalg.global_norm(gradients)
     if clip_norm is None:
         return gradients, norm
     scale = clip_norm / tf.maximum(norm, clip_norm)
@@ -45,6 +53,8 @@ class Optimizer:
         momentum_dtype: of the first slot, "float32" or "bfloat16".
         rate_factors: variable path -> factor of the learning rate for this variable, and so also of
             its weight decay; None: 1 for all.
+        slices: `Slices`, if each replica keeps and updates its slice; None: all replicas do the
+            same.
     """
 
     slot_names: tuple[str, ...] = ()
@@ -59,8 +69,10 @@ class Optimizer:
         weight_decay_mask,
         momentum_dtype,
         rate_factors=None,
+        slices=None,
     ):
         self.learning_rate, self.clip_norm = learning_rate, clip_norm
+        self.slices = slices
         self._variables = [variable.value for variable in variables]
         paths = [variable.path for variable in variables]
         decayed = [weight_decay_mask == "all" or path.endswith("/kernel") for path in paths]
@@ -68,9 +80,7 @@ class Optimizer:
         self._rate_factors = [rate_factors[path] if rate_factors else 1.0 for path in paths]
         self.slots = {
             name: {
-                path: tf.Variable(
-                    tf.zeros(variable.shape, dtype), trainable=False, name=f"{path}/{name}"
-                )
+                path: self._slot(variable.shape, dtype, f"{path}/{name}")
                 for path, variable in zip(paths, self._variables, strict=True)
             }
             for name, dtype in zip(self.slot_names, (momentum_dtype, "float32"), strict=False)
@@ -79,18 +89,52 @@ class Optimizer:
         self.state.slots = self.slots
         self._slots = [tuple(slots[path] for slots in self.slots.values()) for path in paths]
 
+    def _slot(self, shape, dtype, name):
+        if self.slices:
+            return self.slices.variable(shape, dtype, name)
+        return tf.Variable(tf.zeros(shape, dtype), trainable=False, name=name)
+
     def apply(self, gradients, step, condition=True):
         """Updates every variable; call in replica context, inside `strategy.run`.
 
         Args:
-            gradients: one tensor per variable, equal on all replicas.
+            gradients: one tensor per variable, equal on all replicas; with `slices`, the slice of
+                this replica.
             step: scalar int64 tensor, updates done before this one.
             condition: scalar bool, equal on all replicas; if false, neither variables nor slots
                 change.
         """
         rate = self.learning_rate(step)
         scalars = self.scalars(tf.cast(step, tf.float32))
-        update_on_all_replicas(self._update_all, condition, gradients, rate, scalars)
+        if self.slices:
+            self._update_slices(self.slices, condition, gradients, rate, scalars)
+        else:
+            update_on_all_replicas(self._update_all, condition, gradients, rate, scalars)
+
+    def _update_slices(self, slices, condition, gradients, rate, scalars):
+        """Updates the own slice of everything, and then all weights from the slices of all.
+
+        The collectives run in every step: under a condition, replicas could wait for one another.
+        """
+        new_weights = []
+        for variable, gradient, slots, weight_decay, factor in zip(
+            self._variables,
+            gradients,
+            self._slots,
+            self._weight_decays,
+            self._rate_factors,
+            strict=True,
+        ):
+            weight = slices.own(variable)
+            own = [slot.own for slot in slots]
+            change, new_slots = self._change(
+                weight, gradient, rate, factor, scalars, weight_decay, own
+            )
+            for slot, value in zip(own, new_slots, strict=True):
+                slot.assign(tf.where(condition, value, slot))
+            new_weights.append(tf.where(condition, weight - change, weight))
+        wholes = slices.whole(new_weights, [variable.shape for variable in self._variables])
+        assign_on_all_replicas(list(zip(self._variables, wholes, strict=True)))
 
     def _update_all(self, extended, gradients, rate, scalars):
         for variable, gradient, slots, weight_decay, factor in zip(
@@ -109,18 +153,27 @@ class Optimizer:
             )
 
     def _update(self, variable, gradient, rate, factor, scalars, weight_decay, *slots):
-        direction = self.direction(gradient, *scalars, *slots)
+        change, new_slots = self._change(
+            variable, gradient, rate, factor, scalars, weight_decay, slots
+        )
+        for slot, value in zip(slots, new_slots, strict=True):
+            slot.assign(value)
+        variable.assign_sub(change)
+
+    def _change(self, weight, gradient, rate, factor, scalars, weight_decay, slots):
+        """What an update subtracts from a weight, and its new slots."""
+        direction, new_slots = self.direction(gradient, *scalars, *slots)
         if weight_decay:
-            direction += weight_decay * variable
-        variable.assign_sub(factor * rate * direction)
+            direction += weight_decay * weight
+        return factor * rate * direction, new_slots
 
     def scalars(self, step):
         """Values that all variables of one update use, computed once from the float32 step."""
         del step
         return ()
 
-    def direction(self, gradient, *scalars_and_slots):
-        """Updates the slots; returns the direction, to be multiplied by the learning rate."""
+    def direction(self, gradient, *scalars_and_slots) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
+        """Returns the direction, to be multiplied by the learning rate, and the new slots."""
         raise TypeError(f"{type(self).__name__} does not define a direction.")
 
 
@@ -136,8 +189,7 @@ class SGD(Optimizer):
     def direction(self, gradient, velocity):
         """The new velocity."""
         new = self.momentum * tf.cast(velocity, gradient.dtype) + gradient
-        velocity.assign(tf.cast(new, velocity.dtype))
-        return new
+        return new, (tf.cast(new, velocity.dtype),)
 
 
 class AdamW(Optimizer):
@@ -165,18 +217,18 @@ class AdamW(Optimizer):
         """The corrected first moment divided by the root of the corrected second moment."""
         first = self.beta_1 * tf.cast(momentum, gradient.dtype) + (1 - self.beta_1) * gradient
         second = self.beta_2 * variance + (1 - self.beta_2) * gradient**2
-        momentum.assign(tf.cast(first, momentum.dtype))
-        variance.assign(second)
-        return (first / correction_1) / (tf.sqrt(second / correction_2) + self.epsilon)
+        direction = (first / correction_1) / (tf.sqrt(second / correction_2) + self.epsilon)
+        return direction, (tf.cast(first, momentum.dtype), second)
 
 
-def optimizer_of(model, config, schedule, zero_kernel) -> tuple[Optimizer, list[str]]:
+def optimizer_of(model, config, schedule, zero_kernel, slices=None) -> tuple[Optimizer, list[str]]:
     """Chooses the trained variables and their rates; builds the optimizer, in `strategy.scope()`.
 
     Args:
         model: a built model; some of its variables may be frozen afterwards.
         config, schedule: as for `make_optimizer`.
         zero_kernel: as for `freezing.freeze`.
+        slices: as for `Optimizer`.
 
     Returns:
         The optimizer, and lines of text about frozen variables.
@@ -186,7 +238,7 @@ def optimizer_of(model, config, schedule, zero_kernel) -> tuple[Optimizer, list[
     """
     notes = freeze(model, config.freeze, zero_kernel, config.train_only)
     rates = layer_rates(model, config.layer_decay)
-    return make_optimizer(config, schedule, model.trainable_variables, rates), notes
+    return make_optimizer(config, schedule, model.trainable_variables, rates, slices), notes
 
 
 def layer_rates(model, decay) -> dict[str, float] | None:
@@ -216,7 +268,7 @@ def layer_rates(model, decay) -> dict[str, float] | None:
     }
 
 
-def make_optimizer(config, schedule, variables, rate_factors=None) -> Optimizer:
+def make_optimizer(config, schedule, variables, rate_factors=None, slices=None) -> Optimizer:
     """Builds the optimizer that a configuration describes; call it inside `strategy.scope()`.
 
     Args:
@@ -224,8 +276,10 @@ def make_optimizer(config, schedule, variables, rate_factors=None) -> Optimizer:
         schedule: learning rate as a function of the step, see `make_schedule`.
         variables: Keras variables.
         rate_factors: variable path -> factor of its learning rate, see `layer_rates`; None: 1.
+        slices: as for `Optimizer`.
     """
     shared = {
+        "slices": slices,
         "rate_factors": rate_factors,
         "clip_norm": config.clip_norm,
         "weight_decay": config.weight_decay,

@@ -138,6 +138,7 @@ VALUES = {
     "train.inspect_every": ("5", 5),
     "train.deterministic": ("true", True),
     "train.jit_compile": ("true", True),
+    "train.shard_optimizer": ("true", True),
     "train.worker_timeout": ("60", 60.0),
     "train.non_finite": ("rewind", "rewind"),
 }

@@ -134,6 +134,7 @@ def test_replicas_and_hosts_see_the_same_mixed_batches(digits):
     assert_equal(batches, _train(digits, 7, **options))
 
 
+@pytest.mark.heavy("data")
 def test_replicas_and_hosts_see_the_same_batches_with_everything_on(digits):
     options = EVERYTHING | {"step_size": 8}
     assert_equal(_replicated(digits, 3, 2, 2, **options), _train(digits, 3, **options))
@@ -186,6 +187,7 @@ def test_mixed_batches_follow_their_definition(digits):
     assert drawn == {"CutMix", "MixUp"}
 
 
+@pytest.mark.heavy("data")
 @pytest.mark.parametrize("sharding", ["global", "files"])
 def test_mixing_ends(digits, sharding):
     """Later batches are those without mixing, with labels of the same kind; also after a resume."""
@@ -203,6 +205,7 @@ def test_mixing_ends(digits, sharding):
     np.testing.assert_array_equal(none[0]["label"].max(axis=1), 1)
 
 
+@pytest.mark.heavy("data")
 @pytest.mark.parametrize(("name", "label_shape"), [("light1", (4,)), ("strong2", (4, 10))])
 def test_levels_of_augreg_are_options(digits, name, label_shape):
     (batch,) = _train(digits, 1, step_size=4, **AUGREG_LEVELS[name])
@@ -210,6 +213,7 @@ def test_levels_of_augreg_are_options(digits, name, label_shape):
     assert batch["label"].shape == label_shape
 
 
+@pytest.mark.heavy("data")
 def test_mirrored_strategy_gets_the_same_batches(digits):
     options = {"mixup": 0.5, "cutmix": 1.0}
     strategy = tf.distribute.MirroredStrategy(["cpu:0", "cpu:1"])
@@ -241,6 +245,7 @@ def test_resume_continues_bitwise(digits):
         assert_equal(_train(digits, 3, start_step=start), whole[start : start + 3])
 
 
+@pytest.mark.heavy("data")
 def test_resume_continues_bitwise_with_everything_on(digits):
     options = EVERYTHING | {"step_size": 8, "shuffle_window": 16}
     whole = _train(digits, 5, **options)
@@ -275,6 +280,7 @@ def test_resume_reads_only_what_it_uses(digits, monkeypatch):
         assert indices == set(expected.tolist())
 
 
+@pytest.mark.heavy("data")
 def test_seeds_and_options_matter(digits):
     base = _train(digits, 1)[0]
     assert (_train(digits, 1, seed=6)[0]["id"] != base["id"]).any()
@@ -338,6 +344,7 @@ def test_evaluation_decodes_jpegs_as_the_preprocessing_says(tmp_path):
     assert np.any(preprocessing(decode_image(data)) != preprocessing(pillow))
 
 
+@pytest.mark.heavy("data")
 def test_photographs_of_tfds_are_cropped():
     """With TFDS' mocked images, which have many sizes."""
     preprocessing = Preprocessing(image_size=(16, 16), resize="resize_small", resize_to=20)

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import os
 import pathlib
+import re
 
 from pipelines.distribution.local_workers import free_addresses
 from tests import fork_server
@@ -30,10 +31,10 @@ class Worker:
 
     @property
     def error(self):
-        """The line on stderr that begins with "error: ", without these words."""
-        lines = [x for x in self.stderr.read_text().splitlines() if x.startswith("error: ")]
-        assert len(lines) == 1, self.output
-        return lines[0].removeprefix("error: ")
+        """The line on stderr that begins with "error: ", without these words and the worker."""
+        text = self.stderr.read_text()
+        (line,) = re.findall(r"^(?:worker \d+: )?error: (.*)$", text, re.MULTILINE)
+        return line
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ import concurrent.futures
 import contextlib
 import itertools
 import socket
+import threading
 import time
 
 import pytest
@@ -152,6 +153,68 @@ def test_a_port_in_use(join):
     assert "--worker_index=1" in str(error)
 
 
+def test_a_port_in_use_ends_all(join, processes):
+    """Worker 1 tells worker 0, which tells worker 2; worker 0 tells all without a port."""
+    for index in (1, 0):
+        addresses = tuple(free_addresses(3))
+        with socket.create_server(("", Place(addresses, index).split(index)[1])):
+            errors = join([(Place(addresses, each), {}, 20) for each in range(3)], [0, 0, 1])
+        for error in errors:
+            assert type(error) is UserError
+            assert f"Worker {index} cannot listen on its port" in str(error)
+
+
+def test_the_port_of_a_job_step_is_tried_again_by_the_next_step(join):
+    with socket.create_server(("", 0)) as server:
+        port = server.getsockname()[1]
+        place = Place(("localhost:1", f"localhost:{port}"), 1, "job 7.0 of SLURM")
+        (error,) = join([(place, {}, 1)])
+    assert type(error) is WorkerError
+    assert error.code == 76
+    assert f"its port {port}" in str(error)
+
+
+def test_an_unknown_name_of_a_node_ends_all(monkeypatch, join, processes):
+    """The name of worker 2 has no address on worker 1; elsewhere names may come later."""
+    monkeypatch.setattr(joining, "_NAMES", 0)
+    addresses = (*free_addresses(2), "node.invalid:1")
+    threads, find = {}, socket.getaddrinfo
+
+    def names(host, *rest, **options):
+        if host == "node.invalid" and not threads.setdefault(threading.get_ident(), len(threads)):
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return find("127.0.0.1" if host == "node.invalid" else host, *rest, **options)
+
+    monkeypatch.setattr(joining.socket, "getaddrinfo", names)
+    job = "job 7.0 of SLURM"
+    errors = join([(Place(addresses, index, job), {}, 2) for index in (1, 0)], [0, 0.5])
+    for error in errors:
+        assert type(error) is UserError
+        assert str(error).startswith("Worker 1 does not know the address of worker 2: the name ")
+        assert "node.invalid, a node of job 7.0 of SLURM" in str(error)
+
+
+def test_workers_of_two_jobs_do_not_meet(join, processes):
+    """Their addresses are the same in part; each job waits for its own workers."""
+    first, second, third = free_addresses(3)
+    jobs = [((first, second), "job 7.0 of SLURM"), ((third, second), "job 8.0 of SLURM")]
+    calls = [(Place(addresses, 0, job), {}, 3) for addresses, job in jobs]
+    # Worker 1 of job 7 has the address that job 8 knows too.
+    calls.append((Place(*[jobs[0][0], 1, jobs[0][1]]), {}, 3))
+    chief, other, worker = join(calls)
+    assert [type(chief), type(worker)] == [Group, Group]
+    assert type(other) is WorkerError
+    assert "worker 1" in str(other)
+
+
+def test_a_worker_of_another_job_is_no_worker_of_this_one(join, processes):
+    """It has the port of worker 0, and waits itself: this job waits, and says for whom."""
+    addresses = tuple(free_addresses(2))
+    calls = [(Place(addresses, 0, "job 7.0"), {}, 1), (Place(addresses, 1, "job 8.0"), {}, 1)]
+    errors = join(calls)
+    assert [type(error) for error in errors] == [WorkerError, WorkerError]
+
+
 def test_different_lists(join, processes):
     chief, first, other = free_addresses(3)
     errors = join([(Place((chief, first), 0), {}, 5), (Place((chief, other), 1), {}, 5)])
@@ -186,11 +249,12 @@ def test_a_worker_that_is_started_again_while_others_are_missing(join, processes
 
     def come_and_go():
         place = Place(addresses, 1)
-        hello = {"hello": "vit workers", "index": 1, "process": "gone", "workers": [*addresses]}
+        hello = {"hello": "vit workers", "job": "", "index": 1, "process": "gone"}
+        hello |= {"workers": [*addresses], "own": {}}
         with socket.create_server(("", place.split(1)[1])) as server:
-            with joining._answering(server, "gone"):
+            with joining._answering(server, hello):
                 link = Link(socket.create_connection(place.split(0)))
-                link.send(hello | {"own": {}})
+                link.send(hello)
                 time.sleep(0.5)
                 link.close()
 

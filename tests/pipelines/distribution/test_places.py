@@ -30,30 +30,72 @@ def test_tf_config():
     assert find(environment=config(chief, "worker", 1)).index == 2
 
 
-def slurm(nodes, tasks, rank, monkeypatch):
-    variables = {
-        "SLURM_PROCID": str(rank),
-        "SLURM_STEP_NUM_TASKS": "3",
+def slurm(nodes, tasks, node, local, job=7, step=0):
+    return {
+        "SLURM_PROCID": "1",
+        "SLURM_JOB_ID": str(job),
+        "SLURM_STEP_ID": str(step),
         "SLURM_STEP_NODELIST": nodes,
         "SLURM_STEP_TASKS_PER_NODE": tasks,
+        "SLURM_NODEID": str(node),
+        "SLURM_LOCALID": str(local),
     }
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
-    return variables
 
 
-def test_slurm(monkeypatch):
-    variables = slurm("node[9-10]", "2,1", 2, monkeypatch)
-    expected = ("node9:8888", "node9:8889", "node10:8888")
-    assert find(environment=variables) == Place(expected, 2)
-    assert variables["SLURM_PROCID"] == "2"
+def hosts(nodes, count):
+    """The hosts of workers, one on each node."""
+    return [x.rpartition(":")[0] for x in find(environment=slurm(nodes, count, 0, 0)).addresses]
 
 
-def test_damaged_slurm_variables(monkeypatch):
-    variables = slurm("node[9-10", "2,1", 2, monkeypatch)
-    with pytest.raises(UserError, match="SLURM's variables name no workers"):
-        find(environment=variables)
+def test_slurm():
+    """The order is that of the nodes; SLURM_PROCID, which follows --distribution, is not read."""
+    ports = 10240 + 16 * 7, 10240 + 16 * 7 + 1
+    expected = (f"node9:{ports[0]}", f"node9:{ports[1]}", f"node10:{ports[0]}")
+    environment = slurm("node[9-10]", "2,1", 1, 0)
+    assert find(environment=environment) == Place(expected, 2, "job 7.0 of SLURM")
+    assert find(environment=environment | {"SLURM_NODEID": "0", "SLURM_LOCALID": "1"}).index == 1
+
+
+def test_lists_of_nodes():
+    assert hosts("login,node[08-10,12]", "1(x5)") == [
+        "login",
+        "node08",
+        "node09",
+        "node10",
+        "node12",
+    ]
+    assert hosts("r[1-2]n[1-2].a,x-1", "1(x5)") == ["r1n1.a", "r1n2.a", "r2n1.a", "r2n2.a", "x-1"]
+    assert hosts("a[1,3]b,c[7]", "1(x2),1") == ["a1b", "a3b", "c7"]
+    assert hosts("n[098-101]", "1(x4)") == ["n098", "n099", "n100", "n101"]
+
+
+def test_ports_of_jobs_and_steps():
+    """Those of 60 jobs with numbers in sequence, with 20 steps each: no two have a port alike."""
+    ports = [
+        find(environment=slurm("a", "1", 0, 0, job, step)).split(0)[1]
+        for job in range(4_000_000, 4_000_060)
+        for step in range(20)
+    ]
+    assert len(set(ports)) == len(ports)
+    assert min(ports) >= 10240
+    assert max(ports) + 15 < 32768
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"SLURM_STEP_NODELIST": "node[9-10"},
+        {"SLURM_STEP_NODELIST": "node[9-x]"},
+        {"SLURM_STEP_NODELIST": ""},
+        {"SLURM_STEP_NODELIST": "a,,b"},
+        {"SLURM_STEP_TASKS_PER_NODE": "2"},
+        {"SLURM_STEP_TASKS_PER_NODE": "2(x,1"},
+        {"SLURM_NODEID": "first"},
+    ],
+)
+def test_damaged_slurm_variables(damage):
+    with pytest.raises(UserError, match="SLURM's variables name no workers: "):
+        find(environment=slurm("node[9-10]", "2,1", 0, 0) | damage)
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,12 @@ def finished(finished_run, tmp_path_factory):
 # 300 is not a multiple of 32; 7 is odd, so it cannot be split between two replicas.
 @pytest.mark.parametrize(
     ("make", "batch_size"),
-    [(one_device, 32), (one_device, 512), (two_replicas, 7), (two_replicas, 300)],
+    [
+        (one_device, 32),
+        (two_replicas, 7),
+        pytest.param(one_device, 512, marks=pytest.mark.heavy("evaluation")),
+        pytest.param(two_replicas, 300, marks=pytest.mark.heavy("evaluation")),
+    ],
 )
 def test_evaluation_on_every_strategy_counts_once(finished, make, batch_size):
     workdir, last = finished
@@ -169,7 +174,12 @@ def test_only_the_data_of_another_model_are_those_of_the_recipe(command):
 
 
 @pytest.mark.parametrize(
-    ("kind", "loss"), [("npz", "softmax"), ("keras", "sigmoid"), ("workdir", "softmax")]
+    ("kind", "loss"),
+    [
+        ("npz", "softmax"),
+        pytest.param("keras", "sigmoid", marks=pytest.mark.heavy("evaluation")),
+        pytest.param("workdir", "softmax", marks=pytest.mark.heavy("evaluation")),
+    ],
 )
 def test_a_model_without_stored_preprocessing(finished, evaluation, tmp_path, kind, loss):
     """The command uses the settings of its flags: here a central crop, and a loss."""
@@ -240,7 +250,11 @@ def signed_logits(model, examples, positive):
 
 @pytest.mark.parametrize(
     ("labels", "positive", "activation"),
-    [((), 1, "softmax"), (("cat",), 0, "sigmoid"), (("dog", "cat"), 0, "softmax")],
+    [
+        (("cat",), 0, "sigmoid"),
+        pytest.param((), 1, "softmax", marks=pytest.mark.heavy("evaluation")),
+        pytest.param(("dog", "cat"), 0, "softmax", marks=pytest.mark.heavy("evaluation")),
+    ],
 )
 def test_one_output_is_evaluated_as_two_classes(tmp_path, labels, positive, activation):
     """As a sigmoid, by name: each image counts for the class of its label."""
@@ -269,7 +283,9 @@ def test_one_output_with_other_classes_needs_a_label_map(tmp_path):
     assert found["loss"] == pytest.approx(np.log1p(np.exp(-logits)).mean(), rel=1e-4)
 
 
-@pytest.mark.parametrize("missing", [False, True])
+@pytest.mark.parametrize(
+    "missing", [pytest.param(False, marks=pytest.mark.heavy("evaluation")), True]
+)
 def test_a_label_map_leaves_out_the_other_classes(finished, tmp_path, logged, missing):
     """The model of ten digits on five of them: the softmax is over the logits of the map.
 
@@ -383,7 +399,9 @@ def _angles(folder, kind):
     return f"folder:{folder}" if kind == "folder" else f"list:{folder}/list.csv"
 
 
-@pytest.mark.parametrize("kind", ["folder", "list"])
+@pytest.mark.parametrize(
+    "kind", ["folder", pytest.param("list", marks=pytest.mark.heavy("evaluation"))]
+)
 def test_classes_that_only_their_position_names(kind, tmp_path, logged, uncompiled):
     """Natural and text order differ: a line names the option, which numbers the classes so."""
     (tmp_path / "angles").mkdir()

@@ -10,13 +10,15 @@ import os
 import runpy
 import signal
 import sys
+import time
 
 import pytest
 
 from pipelines.distribution import multi_worker, sameness, shared_folder
 from pipelines.distribution.group import current_group
 from pipelines.runs import progress
-from pipelines.training import loop, train_step
+from pipelines.stored_models.stored_model import StoredModel
+from pipelines.training import loop, train, train_step
 from tests.pipelines.training.faults import BAD, experiment_with, ids_of, spoil
 
 
@@ -39,6 +41,16 @@ def terminated():
     progress.Progress.timed = note
 
 
+def terminated_early():
+    """It gets SIGTERM while it prepares, when TensorFlow's servers run."""
+
+    def end(*arguments, **options):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)
+
+    train.build_trainer = StoredModel.open_model = end
+
+
 def killed():
     """It is killed after three loops."""
     _after(3, lambda: os.kill(os.getpid(), signal.SIGKILL))
@@ -55,13 +67,13 @@ def sleeping():
 
 
 def _after(loops, happens):
-    train, count = loop.TrainingLoop._train, []
+    train_steps, count = loop.TrainingLoop._train, []
 
     def run(self, step):
         count.append(step)
         if len(count) > loops:
             happens()
-        return train(self, step)
+        return train_steps(self, step)
 
     loop.TrainingLoop._train = run
 

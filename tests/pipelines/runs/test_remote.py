@@ -99,6 +99,7 @@ def test_a_run_is_that_of_a_local_workdir(runs):
     assert shown > {"projector_config.pbtxt", "embeddings.tsv", "embedded_images.png"}
 
 
+@pytest.mark.heavy("urls")
 def test_a_cut_checkpoint_and_remains_of_renames_do_not_break_the_resume(runs, logged):
     """The newest checkpoint lacks its marker; copies were made whose originals are still there."""
     resumed = "ram://remote/resumed"
@@ -187,6 +188,7 @@ def test_a_writer_without_its_lease_writes_nothing_more(runs):
     assert [line["step"] for line in Workdir(run.path).read_metrics()] == [1]
 
 
+@pytest.mark.heavy("urls")
 def test_commands_take_urls(runs, command, tmp_path):
     results = []
     for path, report in ((RUN, "ram://remote/report"), (runs, tmp_path / "report")):
@@ -206,6 +208,7 @@ def test_commands_take_urls(runs, command, tmp_path):
     assert {"fewshot.json", "fewshot.html"} <= set(storage.list_names(f"{RUN}/fewshot"))
 
 
+@pytest.mark.heavy("urls")
 def test_finetune_begins_with_a_url_and_writes_to_one(runs, command, uncompiled):
     tuned = "ram://remote/tuned"
     arguments = (f"--init_from={RUN}", f"--workdir={tuned}/", "--set=data.name=digits")
@@ -217,6 +220,7 @@ def test_finetune_begins_with_a_url_and_writes_to_one(runs, command, uncompiled)
     np.testing.assert_array_equal(weights(tuned, "final.npz")[key], weights(RUN, "final.npz")[key])
 
 
+@pytest.mark.heavy("urls")
 def test_an_export_behind_a_url_is_served(runs, command):
     output = "ram://remote/export"
     arguments = [f"--model={RUN}", f"--output={output}"]

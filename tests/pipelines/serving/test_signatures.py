@@ -44,7 +44,10 @@ def token(exported):
     del loaded  # Until here it holds the variables of the signatures.
 
 
-@pytest.fixture(scope="module", params=["token", *VARIANTS])
+@pytest.fixture(
+    scope="module",
+    params=["token", "bfloat16", pytest.param("axial", marks=pytest.mark.heavy("serving"))],
+)
 def variant(request):
     """The same of other models, without the seconds of an export and without files as input."""
     if request.param == "token":

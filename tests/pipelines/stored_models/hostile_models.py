@@ -9,15 +9,19 @@ does not affect the machine.
 """
 
 import contextlib
+import functools
 import importlib
 import io
 import json
 import os
 import pathlib
 import resource
+import shutil
 import struct
 import sys
+import tempfile
 import zipfile
+import zlib
 from unittest import mock
 
 import h5py
@@ -40,9 +44,23 @@ CONFIG, WEIGHTS = "config.json", "model.weights.h5"
 KERNEL = "layers/patch_embedding/vars/0"
 
 
+@functools.cache
+def model():
+    """The model that all kinds change; no kind changes the object."""
+    return tiny.model(num_classes=10)
+
+
+@functools.cache
+def _genuine():
+    """The bytes of a `.keras` file that Keras wrote."""
+    with tempfile.TemporaryDirectory() as folder:
+        model().save(os.path.join(folder, "model.keras"))
+        return pathlib.Path(folder, "model.keras").read_bytes()
+
+
 def genuine(path):
-    """Writes a normal `.keras` file with Keras; returns `(config.json as a dict, weights)`."""
-    tiny.model(num_classes=10).save(path)
+    """Writes a normal `.keras` file of Keras; returns `(config.json as a dict, weights)`."""
+    path.write_bytes(_genuine())
     with zipfile.ZipFile(path) as file:
         return json.loads(file.read(CONFIG)), file.read(WEIGHTS)
 
@@ -108,9 +126,10 @@ def replace_kernel(**options):
     def change(file):
         del file[KERNEL]
         dataset = file.create_dataset(KERNEL, (2**28,), "float32", chunks=(2**20,), **options)
-        if options:
-            for begin in range(0, 2**28, 2**24):
-                dataset[begin : begin + 2**24] = np.zeros(2**24, np.float32)
+        if options:  # Compressed once: all chunks are the same.
+            chunk = zlib.compress(bytes(4 * 2**20))
+            for begin in range(0, 2**28, 2**20):
+                dataset.id.write_direct_chunk((begin,), chunk)
 
     return change
 
@@ -152,7 +171,7 @@ def config_bomb(path):
 
 def lying_directory(path):
     """The directory states small sizes, but a member inflates to half a gigabyte."""
-    weights_bomb(path)
+    shutil.copy(place(path.parent, "weights bomb"), path)
     data = bytearray(path.read_bytes())
     last = data.rindex(b"PK\x01\x02")
     struct.pack_into("<I", data, last + 24, path.stat().st_size)
@@ -178,14 +197,18 @@ def saved_model(path):
     tf.saved_model.save(module, path)
 
 
+@functools.cache
+def _trained():
+    return vit_tf.create_model(tiny_experiment().model.config(10))
+
+
 def unfinished_run(**fields):
     """A workdir with a checkpoint of a small model, and a configuration of another one."""
 
     def make(path):
         run, experiment = Workdir(path), tiny_experiment()
         run.create(experiment)
-        model = vit_tf.create_model(experiment.model.config(10))
-        state = tf.train.Checkpoint(model=checkpoints.weights_by_path(model.weights))
+        state = tf.train.Checkpoint(model=checkpoints.weights_by_path(_trained().weights))
         checkpoints.CheckpointStore(run.checkpoints, state, keep_last=1, keep_every=0).save(1)
         write_json(run.manifest, {"data": {"labels": list("0123456789")}})
         top = experiment.to_dict()
@@ -199,12 +222,12 @@ def sidecar(**fields):
     """A published file with a sidecar that has another configuration."""
 
     def make(path):
-        model = tiny.model(num_classes=10)
-        vit_tf.save_npz(model, path, vit_tf.Preprocessing(image_size=model.config.image_size))
-        place = path.with_name(path.name + ".json")
-        content = json.loads(place.read_text())
+        rule = vit_tf.Preprocessing(image_size=model().config.image_size)
+        vit_tf.save_npz(model(), path, rule)
+        beside = path.with_name(path.name + ".json")
+        content = json.loads(beside.read_text())
         content["config"] |= fields
-        place.write_text(json.dumps(content))
+        beside.write_text(json.dumps(content))
 
     return make
 
@@ -313,6 +336,13 @@ def place(folder, kind):
     return folder / (name if name != kind or "." in name else name + ".keras")
 
 
+def write(folder, kind):
+    """Writes a kind into the folder; returns its path."""
+    path = place(folder, kind)
+    KINDS[kind][0](path)
+    return path
+
+
 def commands_for(kind):
     """The commands that read this kind: one, since all read models in the same way.
 
@@ -327,8 +357,8 @@ def write_all(folder):
     """Writes every kind, `genuine.keras`, and an image to predict."""
     genuine(folder / "genuine.keras")
     tf.io.write_file(str(folder / "image.png"), tf.io.encode_png(np.zeros([4, 4, 3], np.uint8)))
-    for kind, (write, _) in KINDS.items():
-        write(place(folder, kind))
+    for kind in KINDS:
+        write(folder, kind)
 
 
 def call(command, path):

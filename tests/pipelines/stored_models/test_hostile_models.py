@@ -22,16 +22,10 @@ MOST_MEMORY = 150  # MB
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A folder with every kind of model, at the paths of `hostile_models.place`."""
+def results(tmp_path_factory):
+    """The results of commands for every kind, from a separate process."""
     folder = tmp_path_factory.mktemp("hostile")
     hostile_models.write_all(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def results(folder, tmp_path_factory):
-    """The results of commands for every kind, from a separate process."""
     temporary = tmp_path_factory.mktemp("temporary")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(temporary))
@@ -45,6 +39,7 @@ def results(folder, tmp_path_factory):
 
 
 @pytest.mark.process
+@pytest.mark.heavy("serving")
 @pytest.mark.parametrize("kind", hostile_models.KINDS)
 def test_one_sentence_within_bounds(results, kind):
     _, text = hostile_models.KINDS[kind]
@@ -59,6 +54,7 @@ def test_one_sentence_within_bounds(results, kind):
 
 
 @pytest.mark.process
+@pytest.mark.heavy("serving")
 def test_a_saved_model_of_something_else(results):
     for command in ("evaluate", "export"):
         assert "is a SavedModel, which is for serving only" in results["saved_model/"][command][1]
@@ -67,16 +63,17 @@ def test_a_saved_model_of_something_else(results):
 
 
 @pytest.mark.parametrize("kind", ["wide", "weights bomb", "array never written", "lambda", "text"])
-def test_fine_tuning_refuses_them_too(folder, tmp_path, command, kind):
-    path = hostile_models.place(folder, kind)
+def test_fine_tuning_refuses_them_too(tmp_path_factory, tmp_path, command, kind):
+    path = hostile_models.write(tmp_path_factory.mktemp("hostile"), kind)
     result = command("finetune", f"--init_from={path}", "--workdir=run")
     assert_user_error(result, hostile_models.KINDS[kind][1])
     assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.process
-def test_as_a_process(folder, tmp_path):
-    result = run_command("export", f"--model={folder / 'wide.keras'}", "--output=out", cwd=tmp_path)
+def test_as_a_process(tmp_path_factory, tmp_path):
+    path = hostile_models.write(tmp_path_factory.mktemp("hostile"), "wide")
+    result = run_command("export", f"--model={path}", "--output=out", cwd=tmp_path)
     assert_user_error(result, "wide.keras", hostile_models.LARGER)
     assert os.listdir(tmp_path) == []
 

@@ -107,7 +107,13 @@ def test_finetune_starts_from_the_best_and_says_so(runs, command, tmp_path, unco
     assert "resuming from step 1" in printed
 
 
-@pytest.mark.parametrize("module", ["evaluate", "predict", "export", "finetune"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        *("evaluate", "finetune"),
+        *(pytest.param(name, marks=pytest.mark.heavy("serving")) for name in ("predict", "export")),
+    ],
+)
 @pytest.mark.parametrize(
     ("source", "text"),
     [

@@ -65,9 +65,10 @@ def test_a_run_ends_after_so_many_evaluations_without_a_better_one(metric, value
 
 # Nothing is learned, so the first evaluation stays the best.
 STILL = ["optimizer.learning_rate=1e-30", "train.eval_every=2", "train.log_every=3"]
+STILL += ["model.layers=1", "data.eval_split=test[:40]"]
 
 
-def test_a_run_that_stopped_is_finished_until_it_may_go_on(tmp_path, logged):
+def test_a_run_that_stopped_is_finished_until_it_may_go_on(tmp_path, logged, uncompiled):
     stops = tiny_experiment(*STILL, "train.early_stop_after=2", "train.ema_decay=0.9")
     result = train(stops, tmp_path, one_device())
     run = Workdir(tmp_path)
@@ -88,10 +89,12 @@ def test_a_run_that_stopped_is_finished_until_it_may_go_on(tmp_path, logged):
     assert logs == [3, 6, 9, 12]
 
 
-def test_few_shot_accuracies_can_end_a_run(tmp_path):
+def test_few_shot_accuracies_can_end_a_run(tmp_path, uncompiled):
     stops = tiny_experiment(
         *STILL,
         "train.few_shot_every=3",
+        "few_shot.train_split=train[:100]",
+        "few_shot.eval_split=test[:100]",
         "few_shot.shots=1",
         "few_shot.seeds=1",
         "train.best_metric=few_shot",

@@ -26,6 +26,12 @@ from tests.pipelines.training.faults import train_data
 from tests.pipelines.training_runs import without_compiling
 from vit_tf.layers import RandomContext
 
+SHARED = (
+    "train.shard_optimizer=true",
+    "optimizer.clip_norm=0.1",
+    "optimizer.freeze=patch_embedding",
+)
+
 
 def train_with(workdir, strategy, optimizer, *assignments):
     train(tiny_experiment(*everything(optimizer), *assignments), workdir, strategy)
@@ -48,12 +54,15 @@ def runs(tmp_path_factory):
         "adamw": ("adamw", one_device, 1),
         "adamw, 4 x 8": ("adamw", one_device, 4),
         "adamw, 2 x 16": ("adamw", two_replicas, 1),
+        "sgd, 2 slices": ("sgd", two_replicas, 2, *SHARED),
+        "adamw, 2 slices": ("adamw", two_replicas, 1, *SHARED),
     }
 
     def run(name):
         if not (folder / name).exists():
-            optimizer, strategy, parts = kinds[name]
-            train_with(folder / name, strategy(), optimizer, f"train.accumulate_steps={parts}")
+            optimizer, strategy, parts, *more = kinds[name]
+            parts = f"train.accumulate_steps={parts}"
+            train_with(folder / name, strategy(), optimizer, parts, *more)
         return folder / name
 
     return run
@@ -86,6 +95,33 @@ def test_one_device_goes_on_where_two_replicas_stopped(runs, tmp_path, logged):
         train_with(run, one_device(), "sgd", "train.accumulate_steps=2")
     assert "resuming from step 5" in logged.take()
     assert_equal_runs(run, runs("sgd"), "sgd")
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        pytest.param("sgd", marks=pytest.mark.heavy("training")),
+        pytest.param("adamw", marks=pytest.mark.release),
+    ],
+)
+def test_replicas_that_share_the_optimizer_equal_one_device(runs, optimizer, tmp_path, logged):
+    """Each goes on where the other stopped; the gradients are clipped in every step."""
+    shared = runs(f"{optimizer}, 2 slices")
+    clipped = cut_short(shared, tmp_path / "whole", 5)
+    with without_compiling():
+        train_with(clipped, one_device(), optimizer, *SHARED[1:])
+    assert "resuming from step 5" in logged.take()
+    assert_equal_runs(clipped, shared, optimizer)
+    norms = [x["gradient_norm"] for x in Workdir(shared).read_metrics() if "gradient_norm" in x]
+    assert len(norms) == 12 and min(norms) > 0.1
+    again = cut_short(clipped, tmp_path / "shared", 9)
+    with without_compiling():
+        train_with(again, two_replicas(), optimizer, *SHARED)
+    assert_equal_runs(again, shared, optimizer)
+    resumed = cut_short(shared, tmp_path / "resumed", 8)
+    parts = f"train.accumulate_steps={2 if optimizer == 'sgd' else 1}"
+    train_with(resumed, two_replicas(), optimizer, parts, *SHARED)
+    assert_same_weights(resumed, shared)
 
 
 @pytest.mark.heavy("training")

@@ -48,7 +48,13 @@ def test_every_kind_of_file_brings_its_architecture(initial, photos, kind):
             np.testing.assert_array_equal(variable, kept[variable.path])
 
 
-@pytest.mark.parametrize("kind", ["hybrid", "BiT", "Hugging Face"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(pytest.param(kind, marks=pytest.mark.heavy("training")) for kind in ("hybrid", "BiT")),
+        "Hugging Face",
+    ],
+)
 def test_a_file_alone_is_fine_tuned(initial, photos, finetune, tmp_path, kind, uncompiled):
     source, path = initial(kind)
     flags = [f"--init_from={path}", f"--set=data.name=folder:{photos}"]

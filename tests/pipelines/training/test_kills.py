@@ -31,7 +31,8 @@ pytestmark = pytest.mark.process
 @pytest.mark.parametrize(
     ("kills", "steps", "resumed", "patience"),
     [
-        (3, 80, 1, 0),
+        (1, 40, 0, 0),
+        pytest.param(3, 80, 1, 0, marks=pytest.mark.heavy("training")),
         pytest.param(7, 600, 2, 0, marks=pytest.mark.release),
         pytest.param(3, 600, 1, 1, marks=pytest.mark.release),
     ],
@@ -39,7 +40,8 @@ pytestmark = pytest.mark.process
 def test_kills_change_nothing(tmp_path, kills, steps, resumed, patience):
     """SIGKILL at the first `killed_run.MOMENTS`; weights and log equal those of a whole run.
 
-    Attempts resumed from at least `resumed` different steps. With a `patience` the run ends early.
+    Killed attempts resumed from at least `resumed` different steps, and the last one from the
+    newest checkpoint. With a `patience` the run ends early.
     """
     assignments = [
         "model.layers=1",
@@ -60,8 +62,10 @@ def test_kills_change_nothing(tmp_path, kills, steps, resumed, patience):
     result = run_module(program, tmp_path / "killed", kills, 1, *assignments, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     outcome = json.loads(result.stdout)
-    assert outcome["exit"] == 0, (tmp_path / "killed.log").read_text() + result.stderr
+    log = (tmp_path / "killed.log").read_text()
+    assert outcome["exit"] == 0, log + result.stderr
     attempts = outcome["killed"]
+    assert f"resuming from step {attempts[-1]['newest']}\n" in log
     assert len(attempts) == kills
     for attempt, following in itertools.pairwise(attempts):
         assert following["resumed"] in (None, attempt["newest"])

@@ -36,10 +36,16 @@ from tests.pipelines.training_runs import without_compiling
 
 
 @pytest.mark.parametrize(
-    "strategy", ["mirrored", pytest.param("one", marks=pytest.mark.heavy("training"))]
+    ("strategy", "shared"),
+    [
+        ("mirrored", False),
+        pytest.param("mirrored", True, marks=pytest.mark.heavy("training")),
+        pytest.param("one", False, marks=pytest.mark.heavy("training")),
+    ],
 )
-def test_a_bad_step_and_those_after_it_change_nothing(monkeypatch, strategy):
-    experiment = experiment_with("train.loss=sigmoid")
+def test_a_bad_step_and_those_after_it_change_nothing(monkeypatch, strategy, shared):
+    own = [f"train.shard_optimizer={str(shared).lower()}", "optimizer.clip_norm=1"]
+    experiment = experiment_with("train.loss=sigmoid", *own)
     spoil(monkeypatch, ids_of(experiment, BAD)[3:4])
     trainer, data = make_trainer(STRATEGIES[strategy](), experiment)
     trainer.open_dataset(data.dataset)
@@ -49,8 +55,9 @@ def test_a_bad_step_and_those_after_it_change_nothing(monkeypatch, strategy):
     def state():
         values = [trainer.log.loss_sum, trainer.log.gradient_norm, trainer.step]
         values += [trainer.batch_offset, trainer.log.skipped]
-        values += trainer.model.trainable_variables + list(trainer.ema.state.by_path.values())
-        values += [v for slots in trainer.optimizer.slots.values() for v in slots.values()]
+        values += trainer.model.trainable_variables
+        for arrays in (trainer.ema.state.by_path, *trainer.optimizer.slots.values()):
+            values += [value.whole() if shared else value for value in arrays.values()]
         return [value.numpy() for value in values]
 
     before = state()
@@ -244,6 +251,7 @@ def test_a_skipped_step_is_as_if_it_had_been_left_out(tmp_path, monkeypatch, log
     """
     experiment = experiment_with(
         "train.non_finite=skip",
+        "train.accumulate_steps=1",
         "train.checkpoint_every=7",
         "train.keep_last=9",
         "data.shuffle_window=8192",
@@ -287,7 +295,8 @@ def test_a_skipped_step_is_as_if_it_had_been_left_out(tmp_path, monkeypatch, log
 def test_a_rewind_goes_on_behind_the_bad_batch(tmp_path, monkeypatch, logged, strategy, uncompiled):
     """Batch 2 is bad before the first checkpoint; 9 and 12 are bad after it."""
     experiment = experiment_with(
-        "train.non_finite=rewind", "train.log_every=2", "data.shuffle_window=8192"
+        *("train.non_finite=rewind", "train.accumulate_steps=1", "train.log_every=2"),
+        "data.shuffle_window=8192",
     )
     bad = [2, 9, 12]
     run, again = tmp_path / "run", tmp_path / "again"

@@ -109,7 +109,17 @@ def test_a_training_step_has_no_python_and_no_strings(deterministic):
     assert {"AssignVariableOp", "AssignSubVariableOp"} <= of_variables(nodes)
 
 
-@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.heavy("training")
+def test_a_step_on_slices_has_no_python_and_no_strings():
+    own = ("model.layers=1", "train.shard_optimizer=true", "train.ema_decay=0.9", TRAIN)
+    trainer = make_trainer(tiny_experiment(*own))
+    assert trainer.slices
+    assert_device_only(loop_nodes(trainer))
+
+
+@pytest.mark.parametrize(
+    "deterministic", [False, pytest.param(True, marks=pytest.mark.heavy("training"))]
+)
 @pytest.mark.parametrize("device", ["CPU", "TPU"])
 def test_the_host_changes_no_variable_of_the_device(deterministic, device, monkeypatch):
     """Without `replica_step`, the graph is what the host does in a step."""

@@ -15,7 +15,8 @@ from pipelines.runs.workdir import Workdir
 from pipelines.training.train import train
 from tests.pipelines.distribution.local_workers import PROGRAM, run, started
 from tests.pipelines.equal_runs import assert_equal_runs, assert_equal_weights, everything
-from tests.pipelines.tiny import as_flags, losses, one_device, tiny_experiment
+from tests.pipelines.tiny import as_flags, cut_short, losses, one_device, tiny_experiment
+from tests.pipelines.training_runs import without_compiling
 
 pytestmark = pytest.mark.process
 
@@ -58,10 +59,12 @@ def test_a_signal_to_one_worker_saves_and_ends_all(interrupted):
     assert 5 <= step < 12
     for index, worker in enumerate(workers):
         assert f"SIGTERM: saved step {step}. Start the same command again" in worker.output
-        assert f"worker {index}: step 5/12  loss" in worker.output
+        # All train; worker 0 tells the steps.
+        assert (f"worker {index}: step 5/12  loss" in worker.output) == (index == 0)
     assert not (workdir / "final.npz").exists()
 
 
+@pytest.mark.heavy("training")
 def test_resumed_workers_equal_one_device(interrupted, whole, tmp_path):
     shutil.copytree(interrupted[0], tmp_path / "run")
     first = checkpoints.newest(tmp_path / "run" / "checkpoints")
@@ -87,6 +90,31 @@ def test_a_run_of_two_workers_resumes_on_one_device(interrupted, whole, tmp_path
     shutil.copytree(interrupted[0], tmp_path / "run")
     train(tiny_experiment(*MUCH), tmp_path / "run", one_device())
     assert_equal_runs(tmp_path / "run", whole, "sgd")
+
+
+@pytest.mark.heavy("training")
+def test_workers_that_share_the_optimizer_equal_one_device(interrupted, whole, tmp_path):
+    """They go on from whole slots and an average of others, and one device from theirs."""
+    shutil.copytree(interrupted[0], tmp_path / "run")
+    shared = ["train.shard_optimizer=true", "train.inspect_every=6"]
+    run(tmp_path, "-m", "pipelines.pretrain", "--workdir=run", *as_flags(*MUCH, *shared))
+    assert_equal_runs(tmp_path / "run", whole, "sgd")
+    received, expected = (
+        tf.train.load_checkpoint(checkpoints.prefix(path / "checkpoints", 12))
+        for path in (tmp_path / "run", whole)
+    )
+    shapes = expected.get_variable_to_shape_map()
+    assert received.get_variable_to_shape_map() == shapes
+    for name in shapes:
+        if name.startswith(("optimizer/", "ema/")) and "key/bias" not in name:
+            slot = expected.get_tensor(name)
+            np.testing.assert_allclose(
+                received.get_tensor(name), slot, rtol=0, atol=1e-5 * np.abs(slot).max()
+            )
+    again = cut_short(tmp_path / "run", tmp_path / "again", 8)
+    with without_compiling():
+        train(tiny_experiment(*MUCH), again, one_device())
+    assert_equal_runs(again, whole, "sgd")
 
 
 def _files(workdir):
@@ -182,6 +210,16 @@ def test_files_equal_one_process_that_is_fed_the_slices_of_both_hosts(records, t
 
 
 FAST = as_flags("model.layers=1", "train.steps=20000", "train.checkpoint_every=0")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["pretrain", "--workdir=run", *FAST], ["evaluate", "--model=shipped"]],
+    ids=lambda x: x[0],
+)
+def test_a_signal_while_workers_prepare_ends_them(tmp_path, command):
+    """TensorFlow's coordination service has a handler of its own, which drops SIGTERM."""
+    run(tmp_path, "-m", PROGRAM, "terminated_early", "all", *command, code=-signal.SIGTERM)
 
 
 @pytest.mark.heavy("training")

@@ -1,6 +1,7 @@
 """Memory, times and largest batch of plans against sums by hand, and memory against a real run."""
 
 import dataclasses
+import math
 
 import pytest
 
@@ -83,6 +84,16 @@ def test_utilization_is_that_of_the_measurement_of_the_input():
             ["model.dtype=mixed_bfloat16"],
             {"weights": 4, "gradients": 4, "optimizer": 8, "weights in 16 bits": 2},
         ),
+        (  # 32 devices share what an update needs.
+            ["train.shard_optimizer=true", "train.ema_decay=0.9", "optimizer.clip_norm=1"],
+            {
+                "weights": 4,
+                "gradients": 4,
+                "optimizer": 8 / 32,
+                "average": 4 / 32,
+                "clipped gradients": 4 / 32,
+            },
+        ),
     ],
     ids=str,
 )
@@ -93,10 +104,23 @@ def test_memory_by_part(assignments, parts):
     dtype = made.experiment.model.dtype
     kept = cost.activation_bytes(made.config, images, dtype, compiled=False)
     live = cost.activation_bytes(made.config, images, dtype, training=False, compiled=False)
-    expected = {name: size * B16 for name, size in parts.items()}
+    expected = {name: math.ceil(size * B16) for name, size in parts.items()}
     expected |= {"activations": kept, "gradients of activations": live}
     assert made.sizes.memory == expected
-    assert made.needed_memory == kept + live + B16 * sum(parts.values())
+    assert made.needed_memory == sum(expected.values())
+
+
+def test_slices_are_sent_twice_updated_once_and_saved_whole():
+    own = ("train.batch_size=512", "train.checkpoint_every=100")
+    whole, shared = (planned(*own, *more) for more in ((), ("train.shard_optimizer=true",)))
+    assert shared.gradients.seconds == 2 * whole.gradients.seconds
+    assert shared.gradients.link_bytes == 2 * whole.gradients.link_bytes
+    assert shared.update_time == pytest.approx((2 * (4 + 8 / 32) + 4) * B16 / 500e9)
+    assert shared.checkpoint_time == whole.checkpoint_time
+    chip = dataclasses.replace(CHIP, memory_gb=8)
+    run = experiment_of("train.shard_optimizer=true")
+    few, many = (largest_batch(*run, chip, Assumptions(), devices) for devices in (1, 32))
+    assert few < many
 
 
 def test_standardized_kernels_are_kept_twice():

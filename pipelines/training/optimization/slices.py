@@ -1,0 +1,202 @@
+"""Arrays of which each replica keeps and updates one slice (`train.shard_optimizer`).
+
+An array is flattened, padded with zeros to a multiple of the number of replicas, and cut into as
+many rows of one length; row r belongs to replica r. Checkpoints hold the whole array, under the
+name and with the dtype that a variable has there, so a run goes on with another number of replicas,
+and with or without slices. TensorFlow has no public interface for an object that is several
+variables in memory and one array in a checkpoint.
+"""
+
+import contextlib
+import math
+
+import tensorflow as tf
+from tensorflow.python.trackable.base import Trackable  # noqa: TID251
+from tensorflow.python.training.saving.saveable_object import SaveSpec  # noqa: TID251
+
+_KEY = "VARIABLE_VALUE"  # The name of the value of a variable in a checkpoint.
+
+
+class Slices:
+    """How the replicas of a strategy share arrays. Create it inside `strategy.scope()`.
+
+    Args:
+        strategy: the `tf.distribute.Strategy`.
+
+    Attributes:
+        count: number of replicas.
+        local: indices of the replicas of this process.
+    """
+
+    def __init__(self, strategy):
+        self._strategy, self.count = strategy, strategy.num_replicas_in_sync
+        indices = strategy.experimental_distribute_values_from_function(
+            lambda context: context.replica_id_in_sync_group
+        )
+        self.local = [int(index) for index in strategy.experimental_local_results(indices)]
+        self._variables = []
+
+    def length(self, shape) -> int:
+        """Number of elements of each slice of an array of this shape."""
+        return -(-math.prod(shape) // self.count)
+
+    def variable(self, shape, dtype, name) -> "SlicedVariable":
+        """Returns a variable of zeros; call it in the scope of the strategy."""
+        self._variables.append(SlicedVariable(self, self._strategy, shape, dtype, name))
+        return self._variables[-1]
+
+    def rows(self, value):
+        """An array as the slices of all replicas, `[count, length]`."""
+        size, length = math.prod(value.shape), self.length(value.shape)
+        flat = tf.reshape(value, [size])
+        if missing := self.count * length - size:
+            flat = tf.pad(flat, [[0, missing]])
+        return tf.reshape(flat, [self.count, length])
+
+    def sums(self, value, gradients):
+        """Sums over replicas: of a scalar whole, of arrays the slice of this replica.
+
+        Call it in replica context. Every replica sums all of the arrays and takes its slice, since
+        TensorFlow's strategies have no reduce-scatter; XLA may make one of both.
+
+        Args:
+            value: a scalar of each replica.
+            gradients: list of arrays.
+
+        Returns:
+            `(sum, list of slices)`.
+        """
+        context = tf.distribute.get_replica_context()
+        rows = [self.rows(gradient) for gradient in gradients]
+        value, rows = context.all_reduce(tf.distribute.ReduceOp.SUM, (value, rows))
+        return value, [self._own_row(row) for row in rows]
+
+    def own(self, value):
+        """The slice of this replica, `[length]`, of an array that all replicas have."""
+        return self._own_row(self.rows(value))
+
+    def global_norm(self, slices):
+        """The joint norm of arrays of which each replica has a slice, equal on all replicas."""
+        own = tf.add_n([tf.nn.l2_loss(part) for part in slices])
+        context = tf.distribute.get_replica_context()
+        return tf.sqrt(2 * context.all_reduce(tf.distribute.ReduceOp.SUM, own))
+
+    def whole(self, slices, shapes):
+        """Whole arrays on every replica, from the slices of all.
+
+        A sum of rows that are zero but for the own one. TensorFlow packs the sums of several arrays
+        into one; its all-gather sends each array alone, after its shape, and on TPUs is such a sum.
+
+        Args:
+            slices: list of slices of this replica, float32.
+            shapes: list of the shapes of the arrays.
+
+        Returns:
+            List of tensors.
+        """
+        index = tf.distribute.get_replica_context().replica_id_in_sync_group
+        is_own = tf.range(self.count)[:, None] == index
+        rows = [tf.where(is_own, part[None], tf.zeros_like(part[None])) for part in slices]
+        context = tf.distribute.get_replica_context()
+        rows = context.all_reduce(tf.distribute.ReduceOp.SUM, rows)
+        return [array_of(row, shape) for row, shape in zip(rows, shapes, strict=True)]
+
+    @contextlib.contextmanager
+    def gathered(self):
+        """A context for writing a checkpoint: the process has all of the arrays in its memory.
+
+        Every worker enters it at the same time.
+        """
+        try:
+            for variable in self._variables:
+                variable.gathered = variable.whole()
+            yield
+        finally:
+            for variable in self._variables:
+                variable.gathered = None
+
+    def _own_row(self, rows):
+        index = tf.distribute.get_replica_context().replica_id_in_sync_group
+        return tf.slice(rows, [index, 0], [1, rows.shape[1]])[0]
+
+
+class SlicedVariable(Trackable):
+    """One array, of which each replica has a slice.
+
+    Args:
+        slices: the `Slices`.
+        strategy: its strategy.
+        shape, dtype: of the array.
+        name: of the array.
+
+    Attributes:
+        own: variable with the slice of a replica; read and assign it in replica context.
+        gathered: the whole array while a checkpoint is written, else None.
+    """
+
+    def __init__(self, slices, strategy, shape, dtype, name):
+        self.shape, self.dtype, self.name = tuple(shape), tf.as_dtype(dtype), name
+        self._slices, self._strategy = slices, strategy
+        self.own = tf.Variable(
+            tf.zeros([slices.length(self.shape)], self.dtype),
+            trainable=False,
+            synchronization=tf.VariableSynchronization.ON_READ,
+            aggregation=tf.VariableAggregation.NONE,
+            name=name,
+        )
+        self.gathered = None
+
+    def assign(self, value):
+        """Gives each replica of this process its slice of an array; not in replica context."""
+        rows = self._slices.rows(tf.convert_to_tensor(value))
+        for index, variable in zip(self._slices.local, self._local(), strict=True):
+            variable.assign(rows[index])
+
+    def whole(self):
+        """The whole array, a tensor on the host; every worker calls it at the same time."""
+        if len(self._slices.local) < self._slices.count:
+            return self._from_all_workers()
+        with tf.device("CPU:0"):
+            parts = [variable.read_value() for variable in self._local()]
+            return array_of(tf.concat(parts, axis=0), self.shape)
+
+    def _from_all_workers(self):
+        value = self._strategy.experimental_local_results(self._summed())[0]
+        with tf.device("CPU:0"):
+            return tf.identity(value)
+
+    @tf.function(autograph=False)
+    def _summed(self):
+        def of_replica():
+            # In float32, in which rings sum on every device; bfloat16 loses nothing.
+            part = tf.cast(self.own, tf.float32)
+            return tf.cast(self._slices.whole([part], [self.shape])[0], self.dtype)
+
+        return self._strategy.run(of_replica)
+
+    def _local(self):
+        return self._strategy.experimental_local_results(self.own)
+
+    def _serialize_to_tensors(self):
+        """What a checkpoint holds of this object, by name; TensorFlow calls it."""
+
+        def value():
+            return self.whole() if self.gathered is None else self.gathered
+
+        device = self._local()[0].device
+        return {_KEY: SaveSpec(value, "", self.name, dtype=self.dtype, device=device)}
+
+    def _restore_from_tensors(self, restored_tensors):
+        """Takes what `_serialize_to_tensors` gave, from a checkpoint; TensorFlow calls it."""
+        value = restored_tensors[_KEY]
+        if tuple(value.shape) != self.shape:
+            raise ValueError(
+                f"the checkpoint has the shape {tuple(value.shape)} for {self.name}, not "
+                f"{self.shape}"
+            )
+        self.assign(value)
+
+
+def array_of(rows, shape):
+    """The array of a shape from its slices, one after the other in `rows` of any shape."""
+    return tf.reshape(tf.reshape(rows, [-1])[: math.prod(shape)], shape)

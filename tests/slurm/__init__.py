@@ -1,0 +1,1 @@
+"""Tests on a SLURM cluster of this machine."""
