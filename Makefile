@@ -15,7 +15,8 @@ EVERYWHERE = not peers and not release and not slurm
 CXX_FILES = $(shell find custom_ops tests/cc benchmarks -name '*.cc' -o -name '*.h' -o -name '*.cu')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup ops packages cuda-compiler demo check test test-all test-processors test-release test-peers test-slurm test-tf wheels \
+.PHONY: help setup ops packages cuda-compiler demo check test test-all test-processors test-release test-peers test-ray test-slurm \
+  test-tf wheels \
   test-wheels lint lint-release audit format bench bench-gpu sanitize-gpu gpu-smoke bench-peers \
   bench-peers-load fuzz soak peers tpu-check clean
 
@@ -79,6 +80,13 @@ test-slurm: setup  ## the script of docs/cluster.md on a SLURM cluster of this m
 
 test-peers: setup  ## compare logits with Hugging Face transformers and timm; needs `make peers`
 	@$(RUN) -m pytest tests/peers
+
+# Ray is no part of requirements.lock: 70 MB that nothing else needs.
+test-ray: setup .venv-ray/installed  ## batch jobs on a Ray cluster, with kills; installs it in .venv-ray
+	@PYTHONPATH="$(CURDIR)/.venv-ray" $(RUN) -m pytest tests/ray --durations 10
+
+.venv-ray/installed: .ci/ray.txt
+	@rm -rf .venv-ray && $(RUN) -m pip install --quiet --no-deps --target .venv-ray -r $< && touch $@
 
 # Most heavy tests of these folders are of kernels and compilers, without TensorFlow.
 test-tf: RUN = .venv-tf$(TF)/bin/python
@@ -178,7 +186,7 @@ tpu-check: setup  ## compile the training step ahead of time for TPUs; creates .
 
 # ~/.cache/vit_tf, with the object files of the C++ tests, is shared by all checkouts.
 clean:  ## remove caches, build products and all environments but .venv and .venv-peers; runs/ stays
-	rm -rf .venv-cuda .venv-release .venv-tf* .venv-tpu build dist *.egg-info .pytest_cache .ruff_cache custom_ops/_vit_*.so custom_ops/_vit_*.txt \
+	rm -rf .venv-cuda .venv-ray .venv-release .venv-tf* .venv-tpu build dist *.egg-info .pytest_cache .ruff_cache custom_ops/_vit_*.so custom_ops/_vit_*.txt \
 	  custom_ops/tensorflow-*
 	rm -f bazel-*
 	find custom_ops vit_tf pipelines benchmarks tests -type d -name __pycache__ -prune -exec rm -rf {} +

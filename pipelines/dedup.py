@@ -1,10 +1,11 @@
 """Finds near-duplicates of test images in training data, and lists them for exclusion."""
 
+import functools
 import os
 
 from absl import flags
 
-from pipelines.cli import command, shared_flags
+from pipelines.cli import command, request, shared_flags
 
 DESCRIPTION = """Finds the images of a training set (--reference) that are near-duplicates of images
 of test sets (--query, repeated): by 64-bit perceptual hashes of each image, of its mirror image and
@@ -65,6 +66,7 @@ def define(values):
     )
     shared_flags.define_output(values, "Directory of the files; by default runs/dedup.")
     shared_flags.define_json(values)
+    shared_flags.define_engine(values)
 
 
 def main(values, arguments):
@@ -80,6 +82,7 @@ def main(values, arguments):
         raise UserError("--model is empty. Name a model, or leave the flag out.")
     if values.model is None:
         shared_flags.require(values, "model", ["min_cosine"])
+    engine = request.engine(values)
     output = values.output or os.path.join("runs", "dedup")
     near_duplicates.check_output(output)
     settings = near_duplicates.Settings(
@@ -87,14 +90,19 @@ def main(values, arguments):
     )
     reference = near_duplicates.open_named(values.reference, values.data_dir, is_query=False)
     queries = [near_duplicates.open_named(x, values.data_dir, is_query=True) for x in values.query]
-    with Signals() as signals:
+    open_embedder = None
+    if values.model is not None:
+        open_embedder = functools.partial(_embedder, values.model, values.weights)
+    embedder = open_embedder() if open_embedder else None
+    with engine as running, Signals() as signals:
         record = near_duplicates.run(
             reference,
             queries,
             settings,
             output,
-            embedder=_embedder(values),
+            embedder=embedder,
             check=signals.check,
+            on=None if running is None else (running, open_embedder),
         )
     if values.json:
         shared_flags.print_json(record)
@@ -102,14 +110,12 @@ def main(values, arguments):
         print(near_duplicates.text(record, output))
 
 
-def _embedder(values):
-    """The `Embedder` of `--model`, or None."""
-    if values.model is None:
-        return None
+def _embedder(path, weights):
+    """The `Embedder` of `--model`."""
     from pipelines.deduplication.embeddings import Embedder
     from pipelines.stored_models import model_source
 
-    return Embedder(model_source.find(values.model, values.weights))
+    return Embedder(model_source.find(path, weights))
 
 
 if __name__ == "__main__":

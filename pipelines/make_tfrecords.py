@@ -40,13 +40,14 @@ def define(values):
         "<name>=<split>, such as test=train[90%:]. Repeat it.",
         flag_values=values,
     )
+    shared_flags.define_engine(values)
 
 
 def main(values, arguments):
     del arguments
     from pipelines.config.fields import check_local
     from pipelines.data.sources.open import open_split
-    from pipelines.data.sources.record_writer import BAD_FILE, write_records
+    from pipelines.data.sources.record_writer import BAD_FILE
     from pipelines.errors import UserError, counted
 
     reason = "it does not change the records"
@@ -54,6 +55,7 @@ def main(values, arguments):
     if not values.output:
         raise UserError("--output is missing. Name the folder to make.")
     check_local("--output", values.output)
+    engine = request.engine(values)
     chosen = [text.partition("=")[::2] for text in values.split]
     splits = {}
     for name, split in chosen or _splits_of(data):
@@ -70,7 +72,7 @@ def main(values, arguments):
     sources = {name: open_split(data, split) for name, split in splits.items()}
     if not values.split:
         sources = _labeled(sources)
-    written = write_records(sources, values.output, values.shards, data.bad_images)
+    written = _write(values, sources, data.bad_images, engine)
     counts = ", ".join(f"{name} {count:,}" for name, count in written.counts.items())
     print(f"wrote {values.output} ({counts} examples, {written.num_bytes / 1e6:,.1f} MB)")
     if written.left_out:
@@ -79,6 +81,24 @@ def main(values, arguments):
             f"left out {counted(written.left_out, 'image')} that cannot be decoded, named in {path}"
         )
     print(f"read it with --set data.name=tfrecord:{values.output}")
+
+
+def _write(values, sources, bad_images, engine):
+    from pipelines.data.sources.record_writer import write_records
+    from pipelines.distribution.signals import Signals
+    from pipelines.errors import Interrupted
+
+    if values.engine == "local":
+        return write_records(sources, values.output, values.shards, bad_images)
+    about = sources, values.output, values.shards, bad_images
+    with engine as running, Signals() as signals:
+        try:
+            return write_records(*about, running, signals.check)
+        except Interrupted as received:
+            raise Interrupted(
+                f"{received}. Start the same command again: it goes on with the files in "
+                f"{values.output}.partial."
+            ) from None
 
 
 def _labeled(sources):

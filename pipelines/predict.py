@@ -1,5 +1,6 @@
-"""Classifies images, and prints the most probable classes or writes them to files."""
+"""Classifies images or computes their embeddings; prints the results or writes them to files."""
 
+import functools
 import logging
 
 from absl import flags
@@ -16,6 +17,7 @@ others are answered: exit code 1.
 
 --output FILE.csv or FILE.jsonl has a row for each image, in stored order. The file appears when it
 is complete; until then, FILE.partial holds what is done, and the same command goes on with it.
+--embed FILE.npy writes embeddings in the same way, and the ids of its rows to FILE.csv.
 
 example: python -m pipelines.predict --model runs/pretrain-digits --json photo.jpg folder
 """
@@ -38,10 +40,17 @@ def define(values):
     shared_flags.define_fused(values)
     shared_flags.define_json(values, "Print one JSON object per image.")
     shared_flags.define_output(values, "Path or URL of a .csv or .jsonl file to write.")
+    flags.DEFINE_string(
+        "embed",
+        None,
+        "Path or URL of a .npy file to write: the embeddings, what the head reads, in place of "
+        "classes.",
+        **own,
+    )
     flags.DEFINE_integer(
         "shards",
         1,
-        "With --output, write this many files, FILE-00000-of-00008.csv and so on.",
+        "With --output or --embed, write this many files, FILE-00000-of-00008.csv and so on.",
         lower_bound=1,
         upper_bound=99_999,
         **own,
@@ -49,9 +58,11 @@ def define(values):
     flags.DEFINE_bool(
         "overwrite",
         False,
-        "Replace files of --output that are there, and unfinished ones of another command.",
+        "Replace files of --output or --embed that are there, and unfinished ones of another "
+        "command.",
         **own,
     )
+    shared_flags.define_engine(values)
 
 
 def main(values, arguments):
@@ -62,30 +73,47 @@ def main(values, arguments):
     from vit_tf.checkpoints.kinds import kind_of
     from vit_tf.files import storage
 
+    engine = request.engine(values)
     path, weights = request.model_path_and_weights(values)
+    flag = "output" if values.embed is None else "embed"
     output = None
-    if values.output is not None:
-        output = Output(storage.normal(values.output), values.shards, values.overwrite)
+    if (named := values[flag].value) is not None:
+        output = Output(storage.normal(named), values.shards, values.overwrite, f"--{flag}")
         output.check()
     run = Workdir(path) if kind_of(path) == "run" else None
     reason = "a model predicts as it was trained"
     source = request.named_source(values, arguments, run, FIELDS, "classify", reason)
     taken = images.from_paths(arguments) if source is None else images.from_source(source)
-    classify, labels = results.find_classifier(
-        path, weights, values.labels, request.opening(values)
-    )
-    if output is None:
-        _print(values, taken, classify, labels)
+    opening = request.opening(values)
+    if values.embed is None:
+        about = (path, weights, values.labels, opening, values.top)
+        open_model = functools.partial(results.open_classifier, *about)
     else:
-        _write(values, output, taken, classify, labels)
+        open_model = functools.partial(results.open_embedder, path, weights, opening)
+    model = open_model()
+    if output is None:
+        _print(values, taken, model)
+        return
+    with engine as running:
+        on = None if running is None else (running, open_model)
+        _write(values, output, taken, model, on)
 
 
 def _check_output_flags(values):
     from pipelines.errors import UserError
 
-    for name in ("shards", "overwrite"):
-        if values[name].present and values.output is None:
-            raise UserError(f"--{name} needs --output. Name a file, or leave --{name} out.")
+    if values.embed is not None:
+        why = "it writes features, not classes"
+        shared_flags.refuse(values, "embed", ("output", "json", "top", "labels"), why)
+    elif values.output is None:
+        for name in ("shards", "overwrite"):
+            if values[name].present:
+                raise UserError(f"--{name} needs --output. Name a file, or leave --{name} out.")
+        if values.engine != "local":
+            raise UserError(
+                f"--engine={values.engine} needs --output or --embed. Name a file, or leave "
+                "--engine out."
+            )
     if values.json and values.output is not None:
         raise UserError(
             "--json prints the results, --output writes them. Leave one out; a file that ends in "
@@ -93,14 +121,12 @@ def _check_output_flags(values):
         )
 
 
-def _print(values, images, classify, labels):
+def _print(values, images, model):
     from pipelines.errors import RunError, UserError
     from pipelines.predictions import results
 
     count, failed = 0, []
-    batches = results.in_batches(
-        images, classify, labels, top=values.top, batch_size=values.batch_size
-    )
+    batches = results.in_batches(images, model, batch_size=values.batch_size)
     for result in (one for batch in batches for one in batch):
         count += 1
         if "error" in result:
@@ -119,13 +145,11 @@ def _print(values, images, classify, labels):
     raise UserError(f"{failed[0]}{more}")
 
 
-def _write(values, output, images, classify, labels):
+def _write(values, output, images, model, on):
     from pipelines.errors import RunError, UserError, counted
     from pipelines.predictions import files
 
-    written = files.write(
-        output, images, classify, labels, top=values.top, batch_size=values.batch_size
-    )
+    written = files.write(output, images, model, batch_size=values.batch_size, on=on)
     paths = output.paths
     named = paths[0] if len(paths) == 1 else f"{paths[0]} to {paths[-1]}"
     print(_as_text(f"wrote {named}: {counted(written.count, 'image')}"))

@@ -78,9 +78,9 @@ def third_party(package):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = list(project["dependencies"])
     if package == "pipelines":
-        for extra in ("train", "litert", "onnx", "serve"):
+        for extra in ("train", "litert", "onnx", "serve", "ray"):
             wanted += project["optional-dependencies"][extra]
-    names = {requirement.split("<")[0].split(">")[0].split("=")[0] for requirement in wanted}
+    names = {re.split("[<>=[]", requirement)[0] for requirement in wanted}
     return {IMPORT_NAMES.get(name, name) for name in names}
 
 

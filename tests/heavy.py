@@ -75,6 +75,8 @@ GROUPS = {
         *("tests/pipelines/test_families.py", "tests/pipelines/test_switches.py"),
         "tests/pipelines/test_training_on_gpu.py",
     ),
+    # A Ray cluster; skipped where it is not installed.
+    "ray": ("pipelines/distribution/engine/", "tests/ray/"),
     # All tests of these rooms, without a mark of their own; "research" is behind the fence.
     "research": _room(
         "pipelines/research",

@@ -1,10 +1,11 @@
 """The request of a command line: the experiment that its flags describe, and where it runs."""
 
+import contextlib
 import logging
 import os
 import re
 
-from pipelines.cli.shared_flags import WORKER_FLAGS
+from pipelines.cli.shared_flags import WORKER_FLAGS, require
 from pipelines.config import Assignments, Experiment, Request
 from pipelines.config.names import PRECISIONS
 from pipelines.config.recipes import get_recipe, photos, summary
@@ -250,6 +251,21 @@ def opening(values):
     if values.precision and not values.fused:
         raise UserError(f"--precision={values.precision} needs --fused. Add it, or leave both out.")
     return Opening(PRECISIONS.get(values.precision), packed=values.fused)
+
+
+def engine(values):
+    """The engine of `--engine`: a context manager of a `RayEngine`, or of None for "local".
+
+    Raises:
+        UserError: if Ray is not installed, or flags belong to another engine; in the context, if
+            there is no cluster at `--ray_address`.
+    """
+    if values.engine == "local":
+        require(values, "engine=ray", ("ray_address", "ray_cores"))
+        return contextlib.nullcontext()
+    from pipelines.distribution.engine.ray_engine import RayEngine
+
+    return RayEngine(values.ray_address, values.ray_cores)
 
 
 def workdir(values, command, begin, request, name=None):

@@ -186,6 +186,31 @@ def define_output(values, text):
     flags.DEFINE_string("output", None, text, flag_values=values)
 
 
+def define_engine(values):
+    """Adds the flags of the engine, for commands whose work can be divided among machines."""
+    flags.DEFINE_enum(
+        "engine",
+        "local",
+        ["local", "ray"],
+        "Where to compute: in this process, or in processes of a Ray cluster.",
+        flag_values=values,
+    )
+    flags.DEFINE_string(
+        "ray_address",
+        None,
+        "With --engine=ray, HOST:PORT of the head of a cluster to join, on one of its machines; by "
+        "default one is started on this machine, and ended.",
+        flag_values=values,
+    )
+    flags.DEFINE_integer(
+        "ray_cores",
+        1,
+        "With --engine=ray, cores of each process; there are as many processes as fit.",
+        lower_bound=1,
+        flag_values=values,
+    )
+
+
 def define_training(values):
     """Adds `--extend` and `--dry_run`, for commands that train."""
     flags.DEFINE_bool(

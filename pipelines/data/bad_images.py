@@ -102,7 +102,11 @@ class BadImages:
         """
         names = [source.describe(int(example_id)) for example_id in source.ids(indices)]
         new = [x for x, name in zip(indices, names, strict=True) if name not in self._names]
-        for bad in find_bad_images(source, new, are_known=True):
+        self.add(find_bad_images(source, new, are_known=True))
+
+    def add(self, found):
+        """Records `BadImage`s; those that are recorded already are ignored. Errors of `record`."""
+        for bad in found:
             if bad.name not in self._names:
                 self._names.add(bad.name)
                 self._write({"id": bad.id, "name": bad.name, "reason": bad.reason})

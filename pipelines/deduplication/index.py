@@ -11,13 +11,17 @@ import errno
 import hashlib
 import json
 import os
+from collections.abc import Callable
 from concurrent import futures
+from typing import NamedTuple
 
 import numpy as np
 
 from pipelines.data.progress_lines import ProgressLines
+from pipelines.data.sources.source import DataSource
 from pipelines.deduplication import embeddings, perceptual_hash
 from pipelines.deduplication.buckets import QUARTERS, Buckets, sorted_rows
+from pipelines.distribution.engine.jobs import blocks
 from pipelines.errors import RunError, UserError
 from pipelines.runs.json_file import read_json, write_json
 from vit_tf.files import storage
@@ -29,6 +33,68 @@ _ROWS = 512
 _VERSION = 2
 # States of an image.
 UNREADABLE, PLAIN, HASHED = 0, 1, 2
+
+
+class Numbers(NamedTuple):
+    """What an index has of `n` images: its attributes `states`, `hashes` and `embeddings`."""
+
+    states: np.ndarray
+    hashes: np.ndarray
+    embeddings: np.ndarray | None
+
+
+def numbers_of(contents, embedder, views) -> Numbers:
+    """The `Numbers` of encoded images.
+
+    Args:
+        contents: the bytes of each file, an object array `[n]`.
+        embedder: `embeddings.Embedder`, or None.
+        views: 2 to embed the mirror images too, else 1.
+    """
+    hashes, is_readable, is_hashed = perceptual_hash.hashes_of_files(contents)
+    states = np.where(is_readable, np.where(is_hashed, HASHED, PLAIN), UNREADABLE)
+    embedded = None
+    if embedder:
+        embedded = np.stack([embedder(contents, is_mirrored=x == 1) for x in range(views)], axis=1)
+    return Numbers(states.astype(np.uint8), hashes, embedded)
+
+
+class Indexing(NamedTuple):
+    """A job for an engine, see `distribution.engine.jobs.Job`: the `Numbers` of ranges of images.
+
+    Attributes:
+        source: the `DataSource`.
+        open_embedder: a function that opens the embedder, or None.
+        digest: the digest of the embedder where the command runs, or None.
+        views: as for `numbers_of`.
+    """
+
+    source: DataSource
+    open_embedder: Callable | None
+    digest: str | None
+    views: int
+
+    def open(self):
+        """See `Job.open`.
+
+        Raises:
+            UserError: if the model is another one than where the command runs.
+        """
+        embedder = self.open_embedder() if self.open_embedder else None
+        if embedder and embedder.digest != self.digest:
+            raise UserError(f"{embedder.name} has other weights here than where the command runs.")
+
+        def compute(block):
+            parts = [range(i, min(i + _ROWS, block.stop)) for i in block[::_ROWS]]
+            found = [numbers_of(self.source.read(x).images, embedder, self.views) for x in parts]
+            states, hashes, embedded = zip(*found, strict=True)
+            return Numbers(
+                np.concatenate(states),
+                np.concatenate(hashes, axis=1),
+                np.concatenate(embedded) if embedder else None,
+            )
+
+        return compute
 
 
 class Index:
@@ -62,11 +128,13 @@ class Index:
             self._shapes["embeddings"] = (shape, np.float16)
         self.embeddings = None
 
-    def fill(self, check=lambda: None):
+    def fill(self, check=lambda: None, on=None):
         """Computes what is not there yet, group by group: after any end, the next call goes on.
 
         Args:
             check: called after every group of images; it may raise an error to stop.
+            on: an engine, such as `ray_engine.RayEngine`, and the function that opens the embedder
+                in its processes, or None without a model. None computes in this process.
 
         Returns:
             The `Index` itself.
@@ -84,17 +152,30 @@ class Index:
             raise kind(f"Cannot write to {self._folder}: {error.strerror}.") from None
         progress = ProgressLines(f"indexing {self.source}", total)
         progress.show(done)
-        ranges = [range(i, min(i + _ROWS, total)) for i in range(done, total, _ROWS)]
-        with futures.ThreadPoolExecutor(1) as reader:
-            reads = [reader.submit(self.source.read, rows) for rows in ranges[:1]]
-            for number, rows in enumerate(ranges):
-                contents = reads.pop().result().images
-                if number + 1 < len(ranges):
-                    reads.append(reader.submit(self.source.read, ranges[number + 1]))
-                self._add(rows, contents)
-                progress.show(rows.stop)
-                check()
+        if on is None:
+            groups = [range(i, min(i + _ROWS, total)) for i in range(done, total, _ROWS)]
+            found = self._computed_here(groups)
+        else:
+            engine, open_embedder = on
+            groups = blocks([(done, total)], _ROWS)
+            digest = self._embedder.digest if self._embedder else None
+            job = Indexing(self.source, open_embedder, digest, 1 + self._is_query)
+            found = engine.map(job, groups, check)
+        for rows, numbers in zip(groups, found, strict=True):
+            self._add(rows, numbers)
+            progress.show(rows.stop)
+            check()
         return self
+
+    def _computed_here(self, groups):
+        """Yields the `Numbers` of groups of images; reads the next group at the same time."""
+        with futures.ThreadPoolExecutor(1) as reader:
+            reads = [reader.submit(self.source.read, rows) for rows in groups[:1]]
+            for number in range(len(groups)):
+                contents = reads.pop().result().images
+                if number + 1 < len(groups):
+                    reads.append(reader.submit(self.source.read, groups[number + 1]))
+                yield numbers_of(contents, self._embedder, 1 + self._is_query)
 
     def _open(self):
         """Maps the arrays, which are created unless they are there; returns how many are done."""
@@ -130,14 +211,11 @@ class Index:
             is_right &= (list(arrays[name].shape), arrays[name].dtype) == (shape, np.dtype(dtype))
         return done if is_right and 0 <= done <= self.source.num_examples else None
 
-    def _add(self, rows, contents):
-        hashes, is_readable, is_hashed = perceptual_hash.hashes_of_files(contents)
+    def _add(self, rows, numbers):
         place = slice(rows.start, rows.stop)
-        self.hashes[:, place] = hashes
-        self.states[place] = np.where(is_readable, np.where(is_hashed, HASHED, PLAIN), UNREADABLE)
+        self.hashes[:, place], self.states[place] = numbers.hashes, numbers.states
         if self._embedder:
-            for view in range(1 + self._is_query):
-                self.embeddings[place, view] = self._embedder(contents, is_mirrored=view == 1)
+            self.embeddings[place] = numbers.embeddings
         for name in self._shapes:
             getattr(self, name).flush()
         self._write_done(rows.stop)

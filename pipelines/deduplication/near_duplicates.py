@@ -162,7 +162,9 @@ def check_output(output):
         )
 
 
-def run(reference, queries, settings, output, *, embedder=None, check=lambda: None) -> dict:
+def run(
+    reference, queries, settings, output, *, embedder=None, check=lambda: None, on=None
+) -> dict:
     """Searches a reference for near-duplicates of queries, and writes all files.
 
     Args:
@@ -172,6 +174,7 @@ def run(reference, queries, settings, output, *, embedder=None, check=lambda: No
         output: local folder.
         embedder: `embeddings.Embedder`, or None to compare hashes only.
         check: called again and again. It may raise `Interrupted`; then the next call goes on.
+        on: see `Index.fill`.
 
     Returns:
         The content of `dedup.json`: "reference" and "queries", dicts with data, images, unreadable
@@ -193,11 +196,11 @@ def run(reference, queries, settings, output, *, embedder=None, check=lambda: No
                 f"Interrupted. Start the same command again: it goes on with the index in {folder}."
             ) from None
 
-    searched = Index(reference, folder, embedder).fill(stop_if_asked)
+    searched = Index(reference, folder, embedder).fill(stop_if_asked, on)
     searcher = Searcher(searched, settings.most_bits, settings.least_cosine)
     found, rows = [], [np.zeros(0, np.int64)]
     for source in queries:
-        query = Index(source, folder, embedder, is_query=True).fill(stop_if_asked)
+        query = Index(source, folder, embedder, is_query=True).fill(stop_if_asked, on)
         pairs = searcher.pairs(query, stop_if_asked)
         found.append((query, pairs))
         rows.append(pairs.reference)

@@ -12,20 +12,19 @@ every call, so the bytes do not depend on interruptions. At the end the parts ar
 
 import bisect
 import contextlib
-import hashlib
 import itertools
-import json
 import logging
 import os
 import time
 from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
+from pipelines.data.progress_lines import ProgressLines
+from pipelines.distribution.engine.jobs import blocks
 from pipelines.distribution.signals import Signals
-from pipelines.errors import Interrupted, UserError
-from pipelines.predictions import formats, results
+from pipelines.errors import Interrupted, UserError, WorkerError
+from pipelines.predictions import formats, job, results
 from pipelines.runs.json_file import read_json, write_json
 from pipelines.runs.lock import LOCKS, only_writer
 from vit_tf.files import storage
@@ -36,8 +35,6 @@ _log = logging.getLogger(__name__)
 # Seconds of work that a crash may cost.
 _PART_SECONDS = 10.0
 _STATE, _PART, _WHOLE = "state.json", "part-", "whole"
-# An APP1 segment of a JPEG with the EXIF orientation 6, sideways.
-_SIDEWAYS = b"\xff\xe1\0\x22Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0\0\0\0\0"
 
 
 class Written(NamedTuple):
@@ -58,22 +55,29 @@ class Output(NamedTuple):
     """The files of results.
 
     Attributes:
-        path: the path or URL that the user names.
+        path: the path or URL that the user names. Beside a .npy file is a table of its rows.
         shards: number of files.
         overwrite: whether existing ones are replaced.
+        flag: the flag that names the path, for messages.
     """
 
     path: str
     shards: int = 1
     overwrite: bool = False
+    flag: str = "--output"
 
     @property
     def paths(self) -> list[str]:
-        """The path of each file."""
-        if self.shards == 1:
-            return [self.path]
+        """The path of each file, without the tables beside .npy files."""
+        return [paths[0] for paths in self.files]
+
+    @property
+    def files(self) -> list[list[str]]:
+        """The paths of the files of each shard."""
         stem, suffix = os.path.splitext(self.path)
-        return [f"{stem}-{i:05}-of-{self.shards:05}{suffix}" for i in range(self.shards)]
+        suffixes = [suffix, ".csv"] if suffix.lower() == formats.ARRAY else [suffix]
+        numbers = [f"-{i:05}-of-{self.shards:05}" for i in range(self.shards)]
+        return [[stem + x + y for y in suffixes] for x in (numbers if self.shards > 1 else [""])]
 
     @property
     def partial(self) -> str:
@@ -86,73 +90,108 @@ class Output(NamedTuple):
         Raises:
             UserError: if the format is unknown, or a file is there and is not to be replaced.
         """
-        formats.suffix(self.path)
-        _check_folder(self.partial)
+        known = (formats.ARRAY,) if self.flag == "--embed" else formats.SUFFIXES
+        formats.suffix(self.path, known, self.flag)
+        _check_folder(self.partial, self.flag)
         state = None if self.overwrite else _read_state(self.partial)
         may_exist = self.overwrite or (state is not None and state["joining"])
-        for path in self.paths:
+        for path in itertools.chain.from_iterable(self.files):
             if storage.is_folder(path):
-                raise UserError(f"--output {path} is a folder. Name a file.")
+                raise UserError(f"{self.flag} {path} is a folder. Name a file.")
             if storage.exists(path) and not may_exist:
                 raise UserError(
-                    f"--output {path} is already there. Choose another name, or replace it with "
+                    f"{self.flag} {path} is already there. Choose another name, or replace it with "
                     "--overwrite."
                 )
 
 
-def write(output, images, classify, labels, *, top, batch_size=results.BATCH_SIZE) -> Written:
-    """Classifies images and writes the results, those of consecutive images into each file.
+def write(output, images, model, *, batch_size=results.BATCH_SIZE, on=None) -> Written:
+    """Applies a model to images and writes the results, those of consecutive images to each file.
 
     Args:
         output: `Output`.
-        images, classify, labels, top, batch_size: see `results.in_batches`.
+        images, model, batch_size: see `results.in_batches`.
+        on: an engine, such as `ray_engine.RayEngine`, and the function that opens the model in its
+            processes; None computes in this one.
 
     Raises:
         UserError: if the files cannot be written, or those of another call are not complete.
         InUseError: if another process writes them.
         Interrupted: after a signal.
+        WorkerError: if the engine was lost.
     """
+    kind = formats.suffix(output.path, (*formats.SUFFIXES, formats.ARRAY))
+    is_array = kind == formats.ARRAY
+    form = formats.Embeddings(model.size) if is_array else formats.Predictions(kind, model.top)
     request = {
-        "--model": _fingerprint(classify, labels),
-        "images": _digest([images.source.manifest(), images.source.content_stamp()]),
-        "--top": top,
+        "--model": job.fingerprint(model),
+        "images": job.digest([images.source.manifest(), images.source.content_stamp()]),
+        **({} if is_array else {"--top": model.top}),
         "--shards": output.shards,
         "--batch_size": batch_size,
     }
-    with only_writer(output.partial, "--output") as check_writer:
+
+    def compute(ranges, check):
+        if on is None:
+            found = results.in_batches(images, model, batch_size=batch_size, ranges=ranges)
+            return (job.to_rows(batch, form) for batch in found)
+        engine, open_model = on
+        work = job.Predicting(images, open_model, form, batch_size, request["--model"])
+        return _with_progress(engine.map(work, blocks(ranges, batch_size), check), images, ranges)
+
+    with only_writer(output.partial, output.flag) as check_writer:
         output.check()
         parts = _Parts(output, request, check_writer)
-        if not (parts.are_complete and parts.done == images.source.num_examples):
-            top = min(top, len(labels))
-            _write_parts(parts, output, images, classify, labels, top, batch_size)
-        return parts.join(min(top, len(labels)), images.source.num_examples)
+        count = images.source.num_examples
+        if not (parts.are_complete and parts.done == count):
+            _write_parts(parts, output, count, compute)
+        return parts.join(form, count)
 
 
-def _write_parts(parts, output, images, classify, labels, top, batch_size):
-    """Writes all parts that are missing."""
-    count, done = images.source.num_examples, parts.done
+def _with_progress(found, images, ranges):
+    """The same, with lines about the progress as `results.in_batches` has them."""
+    total, done = sum(stop - start for start, stop in ranges), 0
+    progress = ProgressLines(f"predicting {images.source}", total)
+    for rows in found:
+        yield rows
+        done += rows.count
+        progress.show(done)
+
+
+def _write_parts(parts, output, count, compute):
+    """Writes all parts that are missing.
+
+    Args:
+        parts: `_Parts`.
+        output: `Output`.
+        count: number of images.
+        compute: a function of ranges of images, and of a function that it calls now and then;
+            yields `Rows` that follow each other, none of which crosses the end of a range.
+    """
+    done = parts.done
     if done:
         _log.info(f"going on with {output.partial}: {done:,} of {count:,} images are done")
     limits = _limits(count, output.shards)
     ranges = [(max(start, done), stop) for start, stop in itertools.pairwise(limits) if stop > done]
-    ends, kind, waiting, begun = set(limits), formats.suffix(output.path), [], time.monotonic()
+    ends, waiting, begun = set(limits), [], time.monotonic()
     with Signals() as signals:
-        for found in results.in_batches(
-            images, classify, labels, top=top, batch_size=batch_size, ranges=ranges
-        ):
-            waiting += found
-            done += len(found)
-            try:
+        try:
+            for rows in compute(ranges, signals.check):
+                waiting.append(rows)
+                done += rows.count
                 signals.check()
-            except Interrupted as received:
-                parts.add(formats.lines(kind, waiting, top), waiting)
-                raise Interrupted(
-                    f"{received}: {done:,} of {count:,} images are done. Start the same command "
-                    "again to go on."
-                ) from None
-            if done in ends or time.monotonic() - begun >= _PART_SECONDS:
-                parts.add(formats.lines(kind, waiting, top), waiting)
-                waiting, begun = [], time.monotonic()
+                if done in ends or time.monotonic() - begun >= _PART_SECONDS:
+                    parts.add(job.joined(waiting))
+                    waiting, begun = [], time.monotonic()
+        except (Interrupted, WorkerError) as received:
+            if waiting:
+                parts.add(job.joined(waiting))
+            if isinstance(received, WorkerError):
+                raise
+            raise Interrupted(
+                f"{received}: {done:,} of {count:,} images are done. Start the same command "
+                "again to go on."
+            ) from None
 
 
 class _Parts:
@@ -170,11 +209,13 @@ class _Parts:
     def __init__(self, output, request, check_writer):
         self._output, self._check_writer = output, check_writer
         self._state = self._begun(request) or {"request": request, "parts": [], "joining": False}
+        # The table beside an array has parts of its own.
+        self._ends = ["", *(os.path.splitext(path)[1] for path in output.files[0][1:])]
         there = set(storage.list_names(output.partial))
-        whole = itertools.takewhile(there.__contains__, self._names())
+        whole = itertools.takewhile(there.issuperset, self._names())
         self._state["parts"] = self._state["parts"][: sum(1 for _ in whole)]
         self._save()
-        for name in there.difference(self._names()):
+        for name in there.difference(*self._names()):
             if name.startswith(_PART):
                 storage.remove(storage.join(output.partial, name))
 
@@ -188,27 +229,31 @@ class _Parts:
         """Whether nothing is left but to join them, of which some may be done."""
         return self._state["joining"]
 
-    def add(self, lines, found):
-        """Writes the lines of the next results."""
+    def add(self, rows):
+        """Writes the next `Rows`."""
         self._check_writer()
-        errors = [result["error"] for result in found if "error" in result]
-        part = {"count": len(found), "failed": len(errors), "error": next(iter(errors), "")}
-        path = storage.join(self._output.partial, _part_name(self.done))
-        write_atomically(path, lambda file: file.write(lines))
+        for name, content in zip(self._part_names(self.done), rows.contents, strict=True):
+            path = storage.join(self._output.partial, name)
+            write_atomically(path, lambda file, content=content: file.write(content))
+        part = {"count": rows.count, "failed": rows.failed, "error": rows.error}
         self._state["parts"].append(part)
         self._save()
 
-    def join(self, top, count) -> Written:
-        """Makes the files of all parts, and deletes the folder."""
+    def join(self, form, count) -> Written:
+        """Makes the files of all parts in a format, and deletes the folder."""
         self._state["joining"] = True
         self._save()
         output, names, starts = self._output, list(self._names()), list(self._starts())
-        shards = zip(output.paths, itertools.pairwise(_limits(count, output.shards)), strict=True)
-        for path, limits in shards:
+        shards = zip(output.files, itertools.pairwise(_limits(count, output.shards)), strict=True)
+        for paths, limits in shards:
             first, end = (bisect.bisect_left(starts, limit) for limit in limits)
-            own = [storage.join(output.partial, name) for name in names[first:end]]
-            self._check_writer()
-            _join(path, formats.header(formats.suffix(path), top), own, output.partial)
+            headers = form.headers(limits[1] - limits[0])
+            # A shard without images has no parts.
+            columns = [*zip(*names[first:end], strict=True)] or [()] * len(paths)
+            for path, header, own in zip(paths, headers, columns, strict=True):
+                parts = [storage.join(output.partial, name) for name in own]
+                self._check_writer()
+                _join(path, header, parts, output.partial)
         parts = self._state["parts"]
         error = next((part["error"] for part in parts if part["error"]), "")
         written = Written(count, sum(part["failed"] for part in parts), error)
@@ -220,7 +265,7 @@ class _Parts:
     def _begun(self, request):
         """The state of an earlier call; None without one, or if it is replaced."""
         output = self._output
-        _check_folder(output.partial)
+        _check_folder(output.partial, output.flag)
         if output.overwrite:
             with contextlib.suppress(UserError):
                 if (state := _read_state(output.partial)) and state["request"] == request:
@@ -243,15 +288,15 @@ class _Parts:
         return itertools.accumulate([0, *counts[:-1]]) if counts else []
 
     def _names(self):
-        return map(_part_name, self._starts())
+        """The names of the files of each part."""
+        return map(self._part_names, self._starts())
+
+    def _part_names(self, start):
+        return [f"{_PART}{start:012}{end}" for end in self._ends]
 
     def _save(self):
         self._check_writer()
         write_json(storage.join(self._output.partial, _STATE), self._state)
-
-
-def _part_name(start):
-    return f"{_PART}{start:012}"
 
 
 def _join(path, header, parts, partial):
@@ -271,7 +316,7 @@ def _join(path, header, parts, partial):
     os.replace(whole, path)
 
 
-def _check_folder(partial):
+def _check_folder(partial, flag):
     """Raises `UserError` if a folder for unfinished results is something else."""
     if not storage.exists(partial):
         return
@@ -279,7 +324,7 @@ def _check_folder(partial):
     if any(name not in LOCKS and not name.startswith((_STATE, _PART, _WHOLE)) for name in names):
         raise UserError(
             f"{partial} would hold unfinished results, but is something else. Move it away, or "
-            "choose another --output."
+            f"choose another {flag}."
         )
 
 
@@ -312,17 +357,3 @@ def _has(value, kinds):
 def _limits(count, shards):
     """The index of the first image of each file, and the number of images."""
     return np.linspace(0, count, shards + 1).round().astype(int).tolist()
-
-
-def _fingerprint(classify, labels):
-    """A hash of a model's answers to some images: of the weights, and of all that changes them."""
-    noise = np.random.default_rng(0).integers(0, 256, [96, 64, 3], np.uint8)
-    jpeg = tf.io.encode_jpeg(noise).numpy()
-    large, small = (tf.io.encode_png(image).numpy() for image in (noise, noise[:4, :4]))
-    probes = [large, small, jpeg, jpeg[:2] + _SIDEWAYS + jpeg[2:]]
-    answers = classify(tf.constant(probes))["probabilities"].numpy()
-    return _digest([labels, answers.astype(np.float64).tolist()])
-
-
-def _digest(value):
-    return hashlib.sha256(json.dumps(value).encode()).hexdigest()

@@ -1,47 +1,82 @@
-"""The text of results in files: .csv (RFC 4180) and .jsonl, both UTF-8 with all digits."""
+"""The contents of files of results: .npy; .csv (RFC 4180) and .jsonl in UTF-8 with all digits."""
 
 import csv
 import io
 import json
 import os
+from typing import NamedTuple
+
+import numpy as np
 
 from pipelines.errors import UserError
 
 SUFFIXES = (".csv", ".jsonl")
+ARRAY = ".npy"
 
 
-def suffix(path) -> str:
+def suffix(path, known=SUFFIXES, flag="--output") -> str:
     """The suffix of a file of results, which says its format.
 
     Raises:
-        UserError: if it is another one.
+        UserError: if it is another one than those of `known`.
     """
     found = os.path.splitext(path)[1].lower()
-    if found not in SUFFIXES:
+    if found not in known:
         raise UserError(
-            f"--output {path} has no known format. Name a file that ends in .csv or .jsonl."
+            f"{flag} {path} has no known format. Name a file that ends in {' or '.join(known)}."
         )
     return found
 
 
-def header(kind, top) -> bytes:
-    """The beginning of a file.
+class Predictions(NamedTuple):
+    """A table of the most probable classes.
 
-    Args:
-        kind: ".csv" or ".jsonl".
+    Attributes:
+        suffix: ".csv" or ".jsonl".
         top: number of classes in a result.
     """
-    if kind == ".jsonl":
-        return b""
-    pairs = [f"{x}_{rank}" for rank in range(1, top + 1) for x in ("class", "probability")]
-    return _csv_lines([["id", "path", "label", *pairs, "error"]])
+
+    suffix: str
+    top: int
+
+    def headers(self, count) -> list[bytes]:
+        """The beginning of each file with the results of `count` images."""
+        del count
+        if self.suffix == ".jsonl":
+            return [b""]
+        pairs = [f"{x}_{rank}" for rank in range(1, self.top + 1) for x in ("class", "probability")]
+        return [_csv_lines([["id", "path", "label", *pairs, "error"]])]
+
+    def contents(self, results) -> list[bytes]:
+        """What each file has of some results of `results.in_batches`."""
+        if self.suffix == ".jsonl":
+            return [b"".join(map(_json_line, results))]
+        return [_csv_lines(_csv_row(result, self.top) for result in results)]
 
 
-def lines(kind, results, top) -> bytes:
-    """The lines of some results of `results.in_batches`; arguments as for `header`."""
-    if kind == ".jsonl":
-        return b"".join(map(_json_line, results))
-    return _csv_lines(_csv_row(result, top) for result in results)
+class Embeddings(NamedTuple):
+    """An array float32 `[n, size]`, NaN where an image has no embedding, and a table of its rows.
+
+    Attributes:
+        size: number of features.
+    """
+
+    size: int
+
+    def headers(self, count) -> list[bytes]:
+        """See `Predictions.headers`."""
+        file = io.BytesIO()
+        described = {"descr": "<f4", "fortran_order": False, "shape": (count, self.size)}
+        np.lib.format.write_array_header_1_0(file, described)
+        return [file.getvalue(), *Predictions(".csv", 0).headers(count)]
+
+    def contents(self, results) -> list[bytes]:
+        """See `Predictions.contents`."""
+        rows = np.full([len(results), self.size], np.nan, "<f4")
+        for row, result in zip(rows, results, strict=True):
+            if "embedding" in result:
+                row[:] = result["embedding"]
+        return [rows.tobytes(), *Predictions(".csv", 0).contents(results)]
 
 
 def _json_line(result):

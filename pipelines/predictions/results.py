@@ -1,13 +1,16 @@
-"""Opens a model of any kind, and classifies images in batches; each image gets a result."""
+"""Opens a model of any kind, and applies it to images in batches; each image gets a result."""
 
 import collections
+from collections.abc import Callable
 from concurrent import futures
+from typing import NamedTuple
 
 import numpy as np
+import tensorflow as tf
 
 from pipelines.data import pipeline
 from pipelines.data.bad_images import INPUT_ERRORS, explain_input_error
-from pipelines.data.decoding import decode_error
+from pipelines.data.decoding import decode_batch, decode_error
 from pipelines.data.order import EvalBatches
 from pipelines.data.progress_lines import ProgressLines
 from pipelines.errors import NonFiniteError, UserError
@@ -53,41 +56,105 @@ def find_classifier(path, weights="final", label_file=None, opening=AS_TRAINED):
     return classify, list(classes.names(model.config.num_classes))
 
 
-def in_batches(images, classify, labels, *, top, batch_size=BATCH_SIZE, ranges=None):
-    """Classifies images in stored order.
+class Classifier(NamedTuple):
+    """A model that names the most probable classes.
+
+    Attributes:
+        call: a function from string `[B]`, encoded images, to a dict with `probabilities` float32
+            `[B, K]` and `valid` bool `[B]`. Two threads call it.
+        labels: the `K` names of the classes.
+        top: classes in a result, the most probable first; of equal ones the lower index is first.
+    """
+
+    call: Callable
+    labels: list[str]
+    top: int
+
+    output, noun = "probabilities", "probabilities"
+
+    def entries(self, values):
+        """What the result of each row of `values` has: {"top": [...]}."""
+        return ({"top": best} for best in _best(values, self.labels, self.top))
+
+
+class Embedder(NamedTuple):
+    """A model that computes embeddings, what its head reads.
+
+    Attributes:
+        call: as of `Classifier`, with `embedding` float32 `[B, D]` in place of `probabilities`.
+        size: number `D` of features.
+    """
+
+    call: Callable
+    size: int
+
+    output, noun = "embedding", "features"
+
+    def entries(self, values):
+        """What the result of each row of `values` has: {"embedding": float32 `[D]`}."""
+        return ({"embedding": row} for row in values)
+
+
+def open_classifier(path, weights, label_file, opening, top) -> Classifier:
+    """The classifier in a file; arguments and errors of `find_classifier` and `Classifier`."""
+    classify, labels = find_classifier(path, weights, label_file, opening)
+    return Classifier(classify, labels, min(top, len(labels)))
+
+
+def open_embedder(path, weights="final", opening=AS_TRAINED) -> Embedder:
+    """The embedder in a file; arguments and errors of `find_classifier`.
+
+    Raises:
+        UserError: also if the model is exported, or has features per patch.
+    """
+    source = model_source.find(path, weights)
+    model, preprocessing, _ = source.open_model(opening)
+    if not model.config.pooled:
+        raise UserError(f"{source.name} is unpooled: it has features per patch, not per image.")
+
+    def embed(contents):
+        images, valid = decode_batch(contents, preprocessing)
+        return {"embedding": tf.cast(model.features(images), tf.float32), "valid": valid}
+
+    call = tf.function(embed, [tf.TensorSpec([None], tf.string)], autograph=False)
+    return Embedder(call, call.get_concrete_function().structured_outputs["embedding"].shape[1])
+
+
+def in_batches(images, model, *, batch_size=BATCH_SIZE, ranges=None):
+    """Applies a model to images in stored order.
 
     Args:
         images: `Images`.
-        classify, labels: the results of `find_classifier`; two threads call it.
-        top: classes in a result, the most probable first; of equal ones the lower index is first.
+        model: a `Classifier` or `Embedder`.
         batch_size: images that are classified together.
         ranges: pairs of the first index and the index after the last, each of which begins a new
-            batch; None classifies all.
+            batch; None takes all.
 
     Yields:
         A list of results for each batch: `{"path": str, "top": [{"label": str, "index": int,
-        "probability": float}, ...]}`; in place of "top" for a file that cannot be classified,
-        `"error": str`. For a data set, "id" is first, "path" is only there if each image is a file
-        of its own, and "label" has the name of the label, or a list of names.
+        "probability": float}, ...]}`, or `"embedding": float32 [D]` in place of "top"; in place of
+        both for a file that cannot be decoded `"error": str`. For a data set, "id" is first, "path"
+        is only there if each image is a file of its own, and "label" has the name of the label, or
+        a list of names.
 
     Raises:
         DataError: if the data cannot be read.
-        NonFiniteError: if a probability is not finite.
+        NonFiniteError: if a value is not finite.
     """
     source = images.source
     ranges = [(0, source.num_examples)] if ranges is None else ranges
     progress = ProgressLines(f"predicting {source}", sum(stop - start for start, stop in ranges))
     done = 0
     batches = _encoded_batches(source, ranges, batch_size)
-    for batch, probabilities, valid in _classified(batches, classify):
+    for batch, values, valid in _computed(batches, model):
         ids, own_labels = batch["id"].numpy().tolist(), batch["label"].numpy()
-        _check_finite(images, np.array(ids)[valid], probabilities[valid])
-        best = iter(_best(probabilities[valid], labels, top))
+        _check_finite(images, np.array(ids)[valid], values[valid], model.noun)
+        entries = iter(model.entries(values[valid]))
         found = []
         for row, example_id in enumerate(ids):
             result = _about(images, example_id, own_labels[row])
             if valid[row]:
-                result["top"] = next(best)
+                result |= next(entries)
             else:
                 result["error"] = _reason(images, example_id, batch["image"][row])
             found.append(result)
@@ -116,12 +183,12 @@ def _encoded_batches(source, ranges, batch_size):
         yield {name: column[:count] for name, column in batch.items()}
 
 
-def _classified(batches, classify):
-    """Yields each batch with its probabilities, and which of its images were decoded."""
+def _computed(batches, model):
+    """Yields each batch with the model's values, and which of its images were decoded."""
 
     def run(batch):
-        outputs = classify(batch["image"])
-        return batch, outputs["probabilities"].numpy(), outputs["valid"].numpy()
+        outputs = model.call(batch["image"])
+        return batch, outputs[model.output].numpy(), outputs["valid"].numpy()
 
     with futures.ThreadPoolExecutor(_CALLS) as threads:
         running = collections.deque()
@@ -147,11 +214,11 @@ def _about(images, example_id, label):
     return {"id": example_id, **about, "label": named}
 
 
-def _check_finite(images, ids, probabilities):
-    bad = ~np.isfinite(probabilities).all(axis=1)
+def _check_finite(images, ids, values, noun):
+    bad = ~np.isfinite(values).all(axis=1)
     if bad.any():
         raise NonFiniteError(
-            f"The model gives probabilities of {images.name(int(ids[bad][0]))} that are NaN. Do "
+            f"The model gives {noun} of {images.name(int(ids[bad][0]))} that are NaN. Do "
             "its weights have such values? Choose an earlier checkpoint."
         )
 

@@ -16,8 +16,9 @@ import vit_tf
 from pipelines.data import pipeline
 from pipelines.data.sources.arrays import EncodedSource
 from pipelines.errors import DataError, InUseError, NonFiniteError, UserError
-from pipelines.predictions import files, images, results
+from pipelines.predictions import files, images, job, results
 from pipelines.predictions.files import Output
+from pipelines.predictions.results import Classifier
 from pipelines.runs import lease
 from pipelines.runs.lock import only_writer
 from pipelines.serving.signatures import make_signatures
@@ -62,7 +63,8 @@ class Classify:
 def write(path, classify=None, shards=1, overwrite=False, data=None, **options):
     output = Output(str(path), shards, overwrite)
     options = {"top": 2, "batch_size": 8} | options
-    return files.write(output, data or source(), classify or Classify(), NAMES, **options)
+    model = Classifier(classify or Classify(), NAMES, options.pop("top"))
+    return files.write(output, data or source(), model, **options)
 
 
 @pytest.fixture(autouse=True)
@@ -79,7 +81,7 @@ def whole(tmp_path_factory):
         output = Output(str(tmp_path_factory.mktemp("whole") / f"f{suffix}"), shards)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(files, "_PART_SECONDS", 1e9)
-            files.write(output, source(), Classify(), NAMES, top=2, batch_size=8)
+            files.write(output, source(), Classifier(Classify(), NAMES, 2), batch_size=8)
         return [pathlib.Path(path).read_bytes() for path in output.paths]
 
     return run
@@ -261,7 +263,7 @@ def test_an_object_that_is_gone_has_a_reason():
             file.write(b"an image")
     named = images.from_paths(urls)
     tf.io.gfile.remove(urls[1])
-    ((a, b, c),) = results.in_batches(named, Classify(), NAMES, top=1)
+    ((a, b, c),) = results.in_batches(named, Classifier(Classify(), NAMES, 1))
     assert "top" in a and "top" in c and [x["path"] for x in (a, b, c)] == urls
     assert f"Cannot decode {urls[1]}" in b["error"]
 
@@ -333,7 +335,7 @@ def test_models_are_told_apart():
 
     def fingerprint(labels=NAMES, **fields):
         rule = vit_tf.Preprocessing(image_size=model.config.image_size, **fields)
-        return files._fingerprint(make_signatures(model, rule)[SIGNATURE], labels)
+        return job.fingerprint(Classifier(make_signatures(model, rule)[SIGNATURE], labels, 1))
 
     before = fingerprint()
     others = [fingerprint(NAMES[::-1]), fingerprint(exif="apply"), fingerprint(antialias=True)]

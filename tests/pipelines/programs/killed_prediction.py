@@ -16,9 +16,9 @@ from pipelines.predictions import files
 def main(number, parts, *arguments):
     add, added = files._Parts.add, []
 
-    def add_and_signal(self, lines, found):
-        add(self, lines, found)
-        added.append(len(found))
+    def add_and_signal(self, rows):
+        add(self, rows)
+        added.append(rows.count)
         if len(added) == int(parts):
             os.kill(os.getpid(), signal.Signals[number])
 

@@ -12,7 +12,8 @@ import sys
 from pipelines.data.decoding import decode_error
 from pipelines.data.sources.open import open_source
 from pipelines.predictions.images import from_paths
-from pipelines.predictions.results import find_classifier, in_batches
+from pipelines.predictions.results import in_batches, open_classifier
+from pipelines.stored_models.stored_model import AS_TRAINED
 from tests.pipelines.data.batches import train_dataset
 from vit_tf.preprocessing import Preprocessing
 
@@ -36,9 +37,9 @@ def name_bad_images(source):
 
 
 def predict(path):
-    classify, labels = find_classifier("shipped")
+    model = open_classifier("shipped", "final", None, AS_TRAINED, 1)
     named = from_paths([str(path)])
-    assert len(list(in_batches(named, classify, labels, top=1))) == 1
+    assert len(list(in_batches(named, model))) == 1
 
 
 def main(folder):

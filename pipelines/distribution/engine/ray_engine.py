@@ -1,0 +1,241 @@
+"""Runs a job on a Ray cluster: blocks of indices in actors, results in the order of the blocks.
+
+Ray Data hands out the blocks, starts an actor again that was lost, repeats the blocks that it had,
+and waits with further ones while results are not taken: memory does not grow with the data.
+"""
+
+import contextlib
+import importlib.util
+import logging
+import os
+import queue
+import socket
+import threading
+import time
+import warnings
+
+from pipelines import errors
+from pipelines.distribution.engine.actor import Actor, Failed
+from pipelines.errors import RunError, UserError, WorkerError
+
+_log = logging.getLogger(__name__)
+
+# Seconds: to connect to the head, between two looks at it, and without an answer until it is lost.
+_CONNECT, _LOOK, _LOST = 10.0, 2.0, 20.0
+# Seconds between two calls of `check`.
+_POLL = 0.5
+# How often a block is tried again whose actor was lost: a block may be what ends it.
+_RETRIES = 20
+_END = object()
+# Variables of the environment that change results; actors get those of the command.
+_VARIABLES = ("TF_ENABLE_ONEDNN_OPTS", "VIT_OPS", "VIT_ISA", "TF_CPP_MIN_LOG_LEVEL")
+
+
+class RayEngine:
+    """A Ray cluster, which is joined or started. A context manager.
+
+    Args:
+        address: HOST:PORT of the head of a cluster; None starts one on this machine, and ends it.
+        cpus: cores of each actor, and threads of TensorFlow in it.
+
+    Raises:
+        UserError: if Ray is not installed or there is no cluster at the address.
+    """
+
+    def __init__(self, address=None, cpus=1):
+        if importlib.util.find_spec("ray") is None:
+            raise UserError(
+                "--engine=ray needs the package ray, which is not installed: pip install "
+                "'vit-tf[ray]'. Or leave out --engine."
+            )
+        self._address, self._cpus = address, cpus
+        self._head = None
+        self._silent_since = None
+        self._looked = 0.0
+
+    def __enter__(self):
+        # Warnings of its C++ code about what is usual here.
+        os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+        import ray
+        import ray.data
+
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
+
+        if self._address is not None:
+            self._head = _reachable(self._address)
+        threads = os.environ.get("TF_NUM_INTRAOP_THREADS", str(self._cpus))
+        variables = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
+        variables |= {"TF_NUM_INTRAOP_THREADS": threads}
+        settings: dict = {} if self._address else {"num_cpus": len(os.sched_getaffinity(0))}
+        try:
+            with _own_handlers():
+                ray.init(
+                    address=self._address or "local",
+                    include_dashboard=None if self._address else False,
+                    logging_level=logging.ERROR,
+                    log_to_driver=False,
+                    runtime_env={"env_vars": variables},
+                    **settings,
+                )
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise UserError(
+                f"Cannot join the Ray cluster at {self._address}: {_reason(error)} The "
+                "command has to run on one of its machines, with the same versions of Ray and "
+                "Python."
+            ) from None
+        return self
+
+    def __exit__(self, *exc_info):
+        import ray
+
+        if self._silent_since is None:  # Otherwise it would wait for the head.
+            ray.shutdown()
+
+    def map(self, job, blocks, check=lambda: None):
+        """Computes blocks.
+
+        Args:
+            job: the `jobs.Job`.
+            blocks: see `jobs.blocks`.
+            check: called at least every few seconds; it may raise an error to stop.
+
+        Yields:
+            The result of each block, in the order of `blocks`.
+
+        Raises:
+            UserError, RunError: of the job, in an actor.
+            WorkerError: if the head of the cluster was lost.
+        """
+        if not blocks:
+            return
+        results, ended = queue.Queue(maxsize=1), threading.Event()
+        about = job, blocks, results, ended
+        threading.Thread(target=self._read, args=about, daemon=True).start()
+        try:
+            while True:
+                check()
+                try:
+                    outcome = results.get(timeout=_POLL)
+                except queue.Empty:
+                    self._check_head()
+                    continue
+                if outcome is _END:
+                    return
+                if isinstance(outcome, Exception):
+                    raise self._explained(outcome) from None
+                if isinstance(outcome, Failed):
+                    raise getattr(errors, outcome.kind)(outcome.message)
+                yield outcome.result
+        finally:
+            ended.set()
+
+    def _read(self, job, blocks, results, ended):
+        """Puts the outcome of each block into a queue, then `_END`, or an error."""
+
+        def put(outcome):
+            while not ended.is_set():
+                with contextlib.suppress(queue.Full):
+                    return results.put(outcome, timeout=_POLL)
+            return None
+
+        try:
+            rows = self._dataset(job, blocks).iter_rows()
+            with contextlib.closing(iter(rows)) as outcomes:
+                for row in outcomes:
+                    put(row["outcome"])
+                    if ended.is_set():
+                        return
+            put(_END)
+        except Exception as error:
+            put(error)
+
+    def _dataset(self, job, blocks):
+        import ray
+
+        from pipelines.distribution import sameness
+
+        context = ray.data.DataContext.get_current()
+        context.execution_options.preserve_order = True
+        context.enable_progress_bars = False
+        actors = max(1, int(ray.cluster_resources().get("CPU", 1)) // self._cpus)
+        _log.info(f"Ray: {actors} actors with {errors.counted(self._cpus, 'core')} each")
+        rows = [{"start": block.start, "stop": block.stop} for block in blocks]
+        pool = ray.data.ActorPoolStrategy(min_size=1, max_size=actors, initial_size=actors)
+        with warnings.catch_warnings():
+            # Nothing else limits the retries; the pinned version has it.
+            warnings.filterwarnings("ignore", "`ray_remote_args_fn` is deprecated")
+            return ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
+                Actor,
+                fn_constructor_args=(job, sameness.program(""), socket.gethostname()),
+                batch_size=None,
+                compute=pool,
+                num_cpus=self._cpus,
+                ray_remote_args_fn=lambda: {"max_restarts": -1, "max_task_retries": _RETRIES},
+            )
+
+    def _check_head(self):
+        """Raises `WorkerError` if the head has not answered for a while.
+
+        Ray itself would end the process after a minute, without an exit code of ours.
+        """
+        now = time.monotonic()
+        if self._head is None or now - self._looked < _LOOK:
+            return
+        self._looked = now
+        try:
+            socket.create_connection(self._head, _LOOK).close()
+            self._silent_since = None
+        except OSError:
+            self._silent_since = self._silent_since or now
+            if now - self._silent_since > _LOST:
+                raise self._lost() from None
+
+    def _lost(self):
+        return WorkerError(
+            f"The head of the Ray cluster at {self._address} was lost. Start the cluster again, "
+            "then the same command goes on."
+        )
+
+    def _explained(self, error):
+        return RunError(f"The Ray cluster failed: {_reason(error)}")
+
+
+def _reason(error):
+    """The line of an error of Ray that says most; the last one of an error in an actor."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    is_remote = type(error).__name__.startswith("RayTaskError")
+    line = (lines[-1] if is_remote else lines[0]) if lines else type(error).__name__
+    return line.rstrip(".") + "."
+
+
+def _reachable(address):
+    """Host and port of an address at which something answers."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal() or "/" in host:
+        raise UserError(
+            f"--ray_address={address} is no address. Expected HOST:PORT of the head of a cluster, "
+            "as `ray start --head` prints it."
+        )
+    try:
+        socket.create_connection((host, int(port)), _CONNECT).close()
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(
+            f"There is no Ray cluster at --ray_address={address}: {reason}. Start one with `ray "
+            "start --head`, or leave out --ray_address to compute on this machine."
+        ) from None
+    return host, int(port)
+
+
+@contextlib.contextmanager
+def _own_handlers():
+    """Keeps the handlers of signals, one of which `ray.init` replaces."""
+    import signal
+
+    is_main = threading.current_thread() is threading.main_thread()
+    kept = signal.getsignal(signal.SIGTERM)
+    yield
+    if is_main:
+        signal.signal(signal.SIGTERM, kept)
