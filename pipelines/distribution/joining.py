@@ -15,19 +15,22 @@ import time
 from pipelines.config.fields import differences
 from pipelines.distribution.group import Group
 from pipelines.distribution.link import Link
-from pipelines.errors import EXIT_USAGE, UserError, WorkerError, counted
+from pipelines.distribution.refusals import (
+    ANSWER,
+    RETRY,
+    end_of_telling,
+    error_of,
+    refusal_of,
+    tell_others,
+)
+from pipelines.errors import UserError, WorkerError, counted
 
 _log = logging.getLogger(__name__)
 
 _HELLO = "vit workers"
-# Seconds between two tries to reach a worker, and longest wait for an answer to one message.
-_RETRY, _ANSWER = 0.2, 5.0
 # Seconds in which the name of a node of a scheduler must be known. A name server that is away for a
 # moment gives the same error as one that does not know the name.
 _NAMES = 30.0
-# Seconds in which the workers of a scheduler, which starts all of them, come: one that cannot take
-# part waits so long for the others, to tell them.
-_LATE = 30.0
 
 
 def join(place, own, seconds) -> Group:
@@ -58,7 +61,7 @@ def join(place, own, seconds) -> Group:
         _check_names(place)
         opened = _listen(place)
     except (UserError, WorkerError) as error:
-        _tell_others(place, hello, error, min(deadline, _end_of_telling(place)))
+        tell_others(place, hello, error, deadline)
         raise
     with contextlib.closing(opened) as server:
         if place.index == 0:
@@ -70,8 +73,7 @@ def join(place, own, seconds) -> Group:
                 except (UserError, WorkerError) as error:
                     if error is chief.error and chief.refuser != 0:
                         passed_on = hello | {"index": chief.refuser}
-                        end = min(deadline, _end_of_telling(place))
-                        _tell_others(place, passed_on, error, end)
+                        tell_others(place, passed_on, error, deadline)
                     raise
     group = Group(place.index, place.addresses, links)
     group.gather(None)  # Now all have given their addresses free.
@@ -104,52 +106,7 @@ def _check_names(place):
                         f"({_reason(error)}). Enter it in DNS or /etc/hosts of all nodes, or name "
                         "the workers by --workers and --worker_index."
                     ) from None
-            time.sleep(_RETRY)
-
-
-def _tell_others(place, hello, error, deadline):
-    """Tells the others that this worker cannot take part; it is enough if worker 0 knows it.
-
-    Another worker passes it on: the address of worker 0 may be what is unknown here.
-    """
-    _log.info(f"{error} Telling the other workers ...")
-    message = hello | {"refused": _refusal(error)}
-    left = set(range(place.count)) - {place.index}
-    while left and time.monotonic() < deadline:
-        for index in sorted(left):
-            with contextlib.suppress(OSError):
-                link = Link(socket.create_connection(place.split(index), 1))
-                with contextlib.closing(link):
-                    link.send(message)
-                    if _is_told(link):
-                        left.discard(index)
-                        if index == 0:
-                            return
-        time.sleep(_RETRY)
-
-
-def _end_of_telling(place):
-    return time.monotonic() + (_LATE if place.job else _ANSWER)
-
-
-def _is_told(link):
-    """Whether the other side answers as a worker that ends now."""
-    with contextlib.suppress(OSError, ValueError):
-        while True:
-            answer = link.receive(_ANSWER)
-            if isinstance(answer, dict) and answer.keys() <= {"told", "refused"}:
-                return True
-    return False
-
-
-def _refusal(error):
-    code = error.code if isinstance(error, WorkerError) else EXIT_USAGE
-    return {"code": code, "text": str(error)}
-
-
-def _error_of(refusal):
-    code, text = refusal["code"], refusal["text"]
-    return UserError(text) if code == EXIT_USAGE else WorkerError(text, code)
+            time.sleep(RETRY)
 
 
 def listen(port):
@@ -200,7 +157,7 @@ class _Chief:
             else:
                 link.send({"told": True})
                 self._links[-1] = link
-                self._refuse(_error_of(hello["refused"]))
+                self._refuse(error_of(hello["refused"]))
         for link in self._links.values():
             link.send({"go": True})
         return self._links
@@ -223,7 +180,7 @@ class _Chief:
             self._server.settimeout(max(deadline - time.monotonic(), 1e-3))
             link = Link(self._server.accept()[0])
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-                hello = link.receive(_ANSWER)
+                hello = link.receive(ANSWER)
                 if _is_of(hello, self._hello):
                     return link, hello
             link.close()  # It is another program, or another version, or of another job.
@@ -263,8 +220,8 @@ class _Chief:
         """Checks that the address of a worker leads to its process."""
         address, found = self._place.addresses[index], None
         try:
-            with socket.create_connection(self._place.split(index), _ANSWER) as connection:
-                found = Link(connection).receive(_ANSWER)
+            with socket.create_connection(self._place.split(index), ANSWER) as connection:
+                found = Link(connection).receive(ANSWER)
         except (OSError, ValueError) as error:
             problem = f"cannot be reached from worker 0: {_reason(error)}"
         else:
@@ -289,8 +246,8 @@ class _Chief:
     def _refuse(self, error):
         """Ends all workers that have come or come soon: raises the error, here and there."""
         links = list(self._links.values())
-        end = min(self._deadline, _end_of_telling(self._place))
-        refused = {"refused": _refusal(error)}
+        end = min(self._deadline, end_of_telling(self._place))
+        refused = {"refused": refusal_of(error)}
         for link in links:
             link.send(refused)
         if len(links) < self._place.count - 1 and time.monotonic() < end:
@@ -334,7 +291,7 @@ def _answering(server, own):
                     with contextlib.suppress(OSError, ValueError):
                         hello = link.receive(1)
                         if _is_of(hello, own) and "refused" in hello:
-                            chief.refuse(_error_of(hello["refused"]), hello["index"])
+                            chief.refuse(error_of(hello["refused"]), hello["index"])
                             link.send({"told": True})
 
     thread = threading.Thread(target=answer, daemon=True)
@@ -345,7 +302,7 @@ def _answering(server, own):
         # Closing a socket does not wake a thread that waits for it.
         with contextlib.suppress(OSError):
             server.shutdown(socket.SHUT_RDWR)
-        thread.join(_ANSWER)
+        thread.join(ANSWER)
 
 
 class _ChiefOfOthers:
@@ -375,17 +332,17 @@ def _reach_chief(place, hello, deadline, seconds, chief):
         if chief.error is not None:
             raise chief.error
         try:
-            link = chief.link = Link(socket.create_connection(place.split(0), min(left, _ANSWER)))
+            link = chief.link = Link(socket.create_connection(place.split(0), min(left, ANSWER)))
         except OSError as error:
             problem = _reason(error)
-            time.sleep(min(_RETRY, left))
+            time.sleep(min(RETRY, left))
             continue
         if chief.error is not None:
             continue  # It came while there was no link that it could end.
         link.send(hello)
         try:
             # Worker 0 may have begun to wait later than this one.
-            _check_answer(link.receive(seconds + 2 * _ANSWER), place)
+            _check_answer(link.receive(seconds + 2 * ANSWER), place)
             return link
         except (UserError, WorkerError):
             link.close()
@@ -393,7 +350,7 @@ def _reach_chief(place, hello, deadline, seconds, chief):
         except (OSError, ValueError) as error:
             link.close()
             problem = _reason(error)
-            time.sleep(min(_RETRY, left))
+            time.sleep(min(RETRY, left))
     raise WorkerError(
         f"worker 0 ({place.addresses[0]}) did not answer for {counted(seconds, 'second')}: "
         f"{problem}. Start all workers, or wait longer with --worker_wait."
@@ -413,7 +370,7 @@ def _check_answer(answer, place):
         case {"go": True}:
             return
         case {"refused": refusal}:
-            raise _error_of(refusal)
+            raise error_of(refusal)
         case {"here": process, "job": place.job}:
             raise UserError(
                 f"The address of worker 0, {place.addresses[0]}, leads to {process}, which is "
