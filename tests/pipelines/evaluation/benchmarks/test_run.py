@@ -16,7 +16,7 @@ from pipelines.data.sources.open import open_source
 from pipelines.evaluation.benchmarks import run as benchmarks
 from pipelines.evaluation.benchmarks.differences import compare
 from pipelines.evaluation.objectnet import objectnet_accuracy
-from pipelines.predictions.files import _SIDEWAYS
+from pipelines.predictions.job import _SIDEWAYS
 from pipelines.stored_models import model_source
 from tests.pipelines.data.true_features import COUNT, prepare
 from tests.pipelines.process import assert_user_error
