@@ -16,8 +16,7 @@ CXX_FILES = $(shell find custom_ops tests/cc benchmarks -name '*.cc' -o -name '*
 
 .DEFAULT_GOAL := help
 .PHONY: help setup ops packages cuda-compiler demo check test test-all test-processors test-release test-peers test-ray test-slurm \
-  test-tf wheels \
-  test-wheels lint lint-release audit format bench bench-gpu sanitize-gpu gpu-smoke bench-peers \
+  test-tf wheels test-wheels lint lint-release audit format bench bench-gpu sanitize-gpu gpu-smoke bench-peers \
   bench-peers-load fuzz soak peers tpu-check clean
 
 help:  ## show this list
@@ -83,7 +82,7 @@ test-peers: setup  ## compare logits with Hugging Face transformers and timm; ne
 
 # Ray is no part of requirements.lock: 70 MB that nothing else needs.
 test-ray: setup .venv-ray/installed  ## batch jobs on a Ray cluster, with kills; installs it in .venv-ray
-	@PYTHONPATH="$(CURDIR)/.venv-ray" $(RUN) -m pytest tests/ray --durations 10
+	@PYTHONPATH="$(CURDIR)/.venv-ray" $(RUN) -m pytest tests/ray tests/pipelines/distribution/test_engine.py --durations 10
 
 .venv-ray/installed: .ci/ray.txt
 	@rm -rf .venv-ray && $(RUN) -m pip install --quiet --no-deps --target .venv-ray -r $< && touch $@

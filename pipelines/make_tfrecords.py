@@ -87,17 +87,19 @@ def _write(values, sources, bad_images, engine):
     from pipelines.data.sources.record_writer import write_records
     from pipelines.distribution.signals import Signals
     from pipelines.errors import Interrupted
+    from pipelines.runs.lock import LOCKS, only_writer
 
     if values.engine == "local":
         return write_records(sources, values.output, values.shards, bad_images)
     about = sources, values.output, values.shards, bad_images
-    with engine as running, Signals() as signals:
+    unfinished = f"{values.output}.partial"
+    with engine as running, only_writer(unfinished, "--output"), Signals() as signals:
         try:
-            return write_records(*about, running, signals.check)
+            return write_records(*about, running, signals.check, LOCKS)
         except Interrupted as received:
             raise Interrupted(
                 f"{received}. Start the same command again: it goes on with the files in "
-                f"{values.output}.partial."
+                f"{unfinished}."
             ) from None
 
 

@@ -209,7 +209,7 @@ def run(
             f"have near-duplicates among the {reference.num_examples:,} of {reference}"
         )
         if warning := _too_alike(pairs, source, settings.most_bits):
-            _log.info(f"warning: {warning}")
+            _log.warning(f"warning: {warning}")
     excluded = np.unique(np.concatenate(rows))
     record = {
         "reference": _counts(searched),

@@ -65,11 +65,7 @@ def process_name() -> str:
 def only_warnings():
     """Leaves to the chief the lines that each worker would log in the same words."""
     for handler in _line_handlers():
-        handler.addFilter(_is_warning)
-
-
-def _is_warning(record):
-    return record.levelno > logging.INFO or record.getMessage().startswith("warning: ")
+        handler.setLevel(logging.WARNING)
 
 
 def _line_handlers():

@@ -89,7 +89,8 @@ def _kept_sigterm():
     try:
         yield
     finally:
-        if threading.current_thread() is threading.main_thread():
+        # None: a handler that is not Python's, which Python cannot set again.
+        if threading.current_thread() is threading.main_thread() and before is not None:
             signal.signal(signal.SIGTERM, before)
 
 

@@ -200,7 +200,7 @@ def _warn(name, has_names, examples):
     """Logs and returns sentences about few images, and about a model without class names."""
     notes = few_images(examples) + ([] if has_names else [_by_position(name, examples)])
     for note in notes:
-        _log.info(f"warning: {note}")
+        _log.warning(f"warning: {note}")
     return notes
 
 

@@ -122,7 +122,7 @@ def write(output, images, model, *, batch_size=results.BATCH_SIZE, on=None) -> W
     """
     kind = formats.suffix(output.path, (*formats.SUFFIXES, formats.ARRAY))
     is_array = kind == formats.ARRAY
-    form = formats.Embeddings(model.size) if is_array else formats.Predictions(kind, model.top)
+    form = formats.Embeddings(model.size) if is_array else formats.Predictions(kind, model.size)
     request = {
         "--model": job.fingerprint(model),
         "images": job.digest([images.source.manifest(), images.source.content_stamp()]),

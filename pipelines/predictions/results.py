@@ -63,7 +63,8 @@ class Classifier(NamedTuple):
         call: a function from string `[B]`, encoded images, to a dict with `probabilities` float32
             `[B, K]` and `valid` bool `[B]`. Two threads call it.
         labels: the `K` names of the classes.
-        top: classes in a result, the most probable first; of equal ones the lower index is first.
+        top: the most classes in a result, the most probable first; of equal ones the lower index is
+            first.
     """
 
     call: Callable
@@ -72,9 +73,14 @@ class Classifier(NamedTuple):
 
     output, noun = "probabilities", "probabilities"
 
+    @property
+    def size(self) -> int:
+        """Number of classes in a result."""
+        return min(self.top, len(self.labels))
+
     def entries(self, values):
         """What the result of each row of `values` has: {"top": [...]}."""
-        return ({"top": best} for best in _best(values, self.labels, self.top))
+        return ({"top": best} for best in _best(values, self.labels, self.size))
 
 
 class Embedder(NamedTuple):
@@ -98,7 +104,7 @@ class Embedder(NamedTuple):
 def open_classifier(path, weights, label_file, opening, top) -> Classifier:
     """The classifier in a file; arguments and errors of `find_classifier` and `Classifier`."""
     classify, labels = find_classifier(path, weights, label_file, opening)
-    return Classifier(classify, labels, min(top, len(labels)))
+    return Classifier(classify, labels, top)
 
 
 def open_embedder(path, weights="final", opening=AS_TRAINED) -> Embedder:

@@ -318,6 +318,7 @@ def test_a_copy_that_somebody_loaded_before_is_used(checkout, built):
 
 
 @pytest.mark.process
+@pytest.mark.heavy("builds")  # It compiles the ops if their object files are not there.
 @pytest.mark.parametrize("missing", [["extract_patches"], ["extract_patches", "attention"]])
 def test_a_newer_copy_adds_the_kernels_that_an_older_one_lacks(checkout, built, missing):
     (checkout / "custom_ops" / "_vit_ops.so").write_bytes(built)

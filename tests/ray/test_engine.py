@@ -136,3 +136,20 @@ def test_a_signal_does_not_wait_for_a_block(engine):
 
     with pytest.raises(Interrupted):
         list(engine.map(jobs.Slow(), blocks([(0, 1)]), check))
+
+
+def test_two_commands_do_not_write_the_same_records(tmp_path, photos):
+    from pipelines.runs.lock import only_writer
+    from tests.pipelines.process import run_command
+
+    root = photos.path(int(photos.ids([0])[0])).rsplit("/", 2)[0]
+    flags = [f"--set=data.name=folder:{root}", "--set=data.bad_images=skip", "--engine=ray"]
+    flags += ["--split=all=train[:100%]", "--output=records"]
+    with only_writer(tmp_path / "records.partial"):
+        result = run_command("make_tfrecords", *flags, cwd=tmp_path)
+    assert result.returncode == 2
+    assert "records.partial is in use by process" in result.stderr
+    result = run_command("make_tfrecords", *flags, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert sorted(os.listdir(tmp_path)) == ["records"]
+    assert "lock" not in os.listdir(tmp_path / "records")

@@ -132,10 +132,6 @@ class Job:
             assert self.state not in _ENDED - {"CANCELLED"}, self.log[-6000:]
             time.sleep(0.05)
 
-    def pause(self, seconds):
-        """Lets it run on."""
-        time.sleep(seconds)
-
     def wait_for_step(self, step):
         """Waits until it has logged a step."""
         self.wait(lambda job: job.step >= step)

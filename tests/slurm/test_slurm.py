@@ -4,6 +4,7 @@ Whatever ends a job in between, it goes on, and its model is that of one device.
 """
 
 import re
+import time
 
 import numpy as np
 import pytest
@@ -94,7 +95,7 @@ def test_signals_kills_and_a_broken_link(cluster, tmp_path, expected):
     job.wait_for_step(80)
     cluster("cut", "node2")
     job.wait(lambda job: "not a word for 20 seconds" in job.log)
-    job.pause(20)
+    time.sleep(20)
     cluster("heal", "node2")
     job.wait_for_starts(3)
     job.wait_for_step(140)

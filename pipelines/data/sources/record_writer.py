@@ -85,7 +85,9 @@ class WritingShards(NamedTuple):
         return Written(count, left_out)
 
 
-def write_records(sources, output, shards, bad_images, engine=None, check=lambda: None):
+def write_records(
+    sources, output, shards, bad_images, engine=None, check=lambda: None, locks=frozenset()
+):
     """Writes sources as the splits of one folder.
 
     The files are written to a temporary folder, which is renamed at the end. Every image is decoded
@@ -99,6 +101,7 @@ def write_records(sources, output, shards, bad_images, engine=None, check=lambda
         bad_images: "stop", or "skip" to leave out images that cannot be decoded.
         engine: such as `ray_engine.RayEngine`; None writes in this process.
         check: called again and again; it may raise an error to stop.
+        locks: with an engine, names of the files by which the caller locks `OUTPUT.partial`.
 
     Returns:
         `WriteSummary`.
@@ -122,7 +125,7 @@ def write_records(sources, output, shards, bad_images, engine=None, check=lambda
                 folder = stack.enter_context(_temporary(output))
             else:
                 stamps = [[x.manifest(), x.content_stamp()] for x in sources.values()]
-                folder = _begun(f"{output}.partial", [files, bad_images, stamps])
+                folder = _begun(f"{output}.partial", [files, bad_images, stamps], locks)
         except OSError as error:
             raise DataError(
                 f"{output} cannot be written: {error.strerror} ({error.filename})."
@@ -166,12 +169,13 @@ def _temporary(output):
         raise
 
 
-def _begun(folder, request):
+def _begun(folder, request, locks):
     """The folder that holds the files of earlier calls with the same request."""
     digest = hashlib.sha256(json.dumps(request).encode()).hexdigest().encode()
     path = os.path.join(folder, _REQUEST)
     if not os.path.lexists(folder):
         os.makedirs(folder)
+    if os.path.isdir(folder) and not set(os.listdir(folder)) - locks:
         write_atomically(path, lambda file: file.write(digest))
     try:
         with open(path, "rb") as file:

@@ -54,15 +54,14 @@ class RayEngine:
         self._looked = 0.0
 
     def __enter__(self):
+        if self._address is not None:
+            self._head = _reachable(self._address)
         # Warnings of its C++ code about what is usual here.
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
         import ray
         import ray.data
 
         logging.getLogger("ray.data").setLevel(logging.ERROR)
-
-        if self._address is not None:
-            self._head = _reachable(self._address)
         threads = os.environ.get("TF_NUM_INTRAOP_THREADS", str(self._cpus))
         variables = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
         variables |= {"TF_NUM_INTRAOP_THREADS": threads}

@@ -117,14 +117,7 @@ class Optimizer:
         The collectives run in every step: under a condition, replicas could wait for one another.
         """
         new_weights = []
-        for variable, gradient, slots, weight_decay, factor in zip(
-            self._variables,
-            gradients,
-            self._slots,
-            self._weight_decays,
-            self._rate_factors,
-            strict=True,
-        ):
+        for variable, gradient, slots, weight_decay, factor in self._each(gradients):
             weight = slices.own(variable)
             own = [slot.own for slot in slots]
             change, new_slots = self._change(
@@ -136,15 +129,13 @@ class Optimizer:
         wholes = slices.whole(new_weights, [variable.shape for variable in self._variables])
         assign_on_all_replicas(list(zip(self._variables, wholes, strict=True)))
 
+    def _each(self, gradients):
+        """Every variable with its gradient, slots, weight decay and factor of the rate."""
+        about = self._slots, self._weight_decays, self._rate_factors
+        return zip(self._variables, gradients, *about, strict=True)
+
     def _update_all(self, extended, gradients, rate, scalars):
-        for variable, gradient, slots, weight_decay, factor in zip(
-            self._variables,
-            gradients,
-            self._slots,
-            self._weight_decays,
-            self._rate_factors,
-            strict=True,
-        ):
+        for variable, gradient, slots, weight_decay, factor in self._each(gradients):
             extended.update(
                 variable,
                 self._update,

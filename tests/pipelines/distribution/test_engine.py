@@ -53,13 +53,11 @@ def with_package(monkeypatch):
 
 @pytest.mark.parametrize("address", ["host", "auto", "ray://host:10001", "host:port", ":"])
 def test_what_is_no_address(with_package, address):
-    pytest.importorskip("ray")
     with pytest.raises(UserError, match=f"--ray_address={address} is no address. .*HOST:PORT"):
         RayEngine(address).__enter__()
 
 
 def test_nothing_at_an_address(with_package):
-    pytest.importorskip("ray")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"

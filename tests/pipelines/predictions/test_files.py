@@ -113,6 +113,25 @@ def test_both_formats_have_the_same_rows(whole):
     assert np.float32(rows[0][4]) == batch["probabilities"][0].numpy().max()
 
 
+def test_more_classes_than_there_are(tmp_path):
+    """All are taken; unfinished files keep the number that was asked for, as they always did."""
+
+    calls = itertools.count()
+
+    def fail(contents):
+        if next(calls) > 3:
+            raise RuntimeError
+        return Classify()(contents)
+
+    with pytest.raises(RuntimeError):
+        write(tmp_path / "more.csv", fail, top=99)
+    state = json.loads((tmp_path / "more.csv.partial" / "state.json").read_text())
+    assert state["request"]["--top"] == 99
+    for name, top in (("more.csv", 99), ("all.csv", len(NAMES))):
+        write(tmp_path / name, top=top)
+    assert (tmp_path / "more.csv").read_bytes() == (tmp_path / "all.csv").read_bytes()
+
+
 @pytest.mark.parametrize(("suffix", "shards"), [(".csv", 3), (".jsonl", 101)])
 def test_shards_have_all_rows(tmp_path, suffix, shards):
     output = Output(str(tmp_path / f"f{suffix}"), shards)

@@ -172,3 +172,35 @@ def test_flags_that_do_not_fit(command, tmp_path):
     ):
         assert_user_error(command("predict", *arguments), *texts)
     assert os.listdir(tmp_path) == ["there.csv"]
+
+
+def test_embeddings_are_what_the_head_reads(command, tmp_path):
+    """Their product with the kernel of the head, plus its bias, gives the probabilities."""
+    _write_model(tmp_path)
+    images = [encoded.pixels(24, 18, seed) for seed in range(5)]
+    paths = [tmp_path / f"{seed}.png" for seed in range(5)]
+    for path, pixels in zip(paths, images, strict=True):
+        path.write_bytes(encoded.encode(pixels, "PNG"))
+    paths.insert(2, tmp_path / "broken.png")
+    paths[2].write_bytes(b"broken")
+    for flags, code in ((["--embed=e.npy"], 1), (["--output=p.csv", "--top=5"], 1)):
+        result = command("predict", "--model=model.npz", *flags, *paths)
+        assert result.returncode == code, result.stderr
+        assert "1 of 6 images have no result" in result.stderr
+    embeddings, rows = np.load(tmp_path / "e.npy"), _table(tmp_path / "e.csv")
+    assert embeddings.dtype == np.float32
+    assert [row["path"] for row in rows] == [str(path) for path in paths]
+    assert [bool(row["error"]) for row in rows] == [False, False, True, False, False, False]
+    assert np.isnan(embeddings[2]).all()
+    assert np.isfinite(embeddings[[0, 1, 3, 4, 5]]).all()
+    with np.load(tmp_path / "model.npz") as weights:
+        assert weights["head/kernel"].any()
+        logits = embeddings.astype(np.float64) @ weights["head/kernel"] + weights["head/bias"]
+    expected = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    for row, shares in zip(_table(tmp_path / "p.csv"), expected, strict=True):
+        if not row["error"]:
+            found = {
+                row[f"class_{rank}"]: float(row[f"probability_{rank}"]) for rank in range(1, 6)
+            }
+            wanted = dict(zip(LABELS, shares, strict=True))
+            assert found == pytest.approx(wanted, rel=1e-5)
