@@ -93,7 +93,7 @@ def _write(values, sources, bad_images, engine):
         return write_records(sources, values.output, values.shards, bad_images)
     about = sources, values.output, values.shards, bad_images
     unfinished = f"{values.output}.partial"
-    with engine as running, only_writer(unfinished, "--output"), Signals() as signals:
+    with only_writer(unfinished, "--output"), engine as running, Signals() as signals:
         try:
             return write_records(*about, running, signals.check, LOCKS)
         except Interrupted as received:

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import sys
 
 import numpy as np
 import pytest
@@ -140,16 +141,18 @@ def test_a_signal_does_not_wait_for_a_block(engine):
 
 def test_two_commands_do_not_write_the_same_records(tmp_path, photos):
     from pipelines.runs.lock import only_writer
-    from tests.pipelines.process import run_command
+    from tests.pipelines.process import ROOT, run_command
 
+    # Ray starts processes of its own, which have to find it.
+    paths = {"PYTHONPATH": os.pathsep.join([ROOT, *sys.path]), "cold": True}
     root = photos.path(int(photos.ids([0])[0])).rsplit("/", 2)[0]
     flags = [f"--set=data.name=folder:{root}", "--set=data.bad_images=skip", "--engine=ray"]
     flags += ["--split=all=train[:100%]", "--output=records"]
     with only_writer(tmp_path / "records.partial"):
-        result = run_command("make_tfrecords", *flags, cwd=tmp_path)
-    assert result.returncode == 2
+        result = run_command("make_tfrecords", *flags, cwd=tmp_path, **paths)
+    assert result.returncode == 2, result.stderr
     assert "records.partial is in use by process" in result.stderr
-    result = run_command("make_tfrecords", *flags, cwd=tmp_path)
+    result = run_command("make_tfrecords", *flags, cwd=tmp_path, **paths)
     assert result.returncode == 0, result.stderr
     assert sorted(os.listdir(tmp_path)) == ["records"]
     assert "lock" not in os.listdir(tmp_path / "records")

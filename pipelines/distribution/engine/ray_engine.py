@@ -40,6 +40,7 @@ class RayEngine:
 
     Raises:
         UserError: if Ray is not installed or there is no cluster at the address.
+        RunError: if a cluster cannot be started.
     """
 
     def __init__(self, address=None, cpus=1):
@@ -76,7 +77,12 @@ class RayEngine:
                     runtime_env={"env_vars": variables},
                     **settings,
                 )
-        except (ConnectionError, RuntimeError, ValueError) as error:
+        except Exception as error:  # Ray has no common class of its errors here.
+            if self._address is None:
+                raise RunError(
+                    f"Cannot start a Ray cluster on this machine: {_reason(error)} Its logs are in "
+                    "/tmp/ray/session_latest/logs."
+                ) from None
             raise UserError(
                 f"Cannot join the Ray cluster at {self._address}: {_reason(error)} The "
                 "command has to run on one of its machines, with the same versions of Ray and "

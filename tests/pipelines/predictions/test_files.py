@@ -115,7 +115,6 @@ def test_both_formats_have_the_same_rows(whole):
 
 def test_more_classes_than_there_are(tmp_path):
     """All are taken; unfinished files keep the number that was asked for, as they always did."""
-
     calls = itertools.count()
 
     def fail(contents):
