@@ -6,6 +6,7 @@ import typing
 from absl import flags
 
 from pipelines.cli import command, request, shared_flags
+from pipelines.config import Assignments
 from pipelines.config.names import Passes
 from pipelines.errors import Interrupted, UserError, counted
 from pipelines.research.planning.assumptions import Assumptions
@@ -177,7 +178,7 @@ def _plan(values):
     """The record of a plan, or those of several, and the function that formats them."""
     from pipelines.research.planning import plan_report
     from pipelines.research.planning.chips import chip_table, find_chip
-    from pipelines.research.planning.planning import plan
+    from pipelines.research.planning.planning import plan, with_fewest
 
     chips, chip = _numbers("chips", values.chips, "8,64"), find_chip(values.chip)
     if values.price is not None and not 0 <= values.price < float("inf"):
@@ -188,11 +189,13 @@ def _plan(values):
     Assumptions(**assumed)  # Refuses wrong values before data are opened.
     experiment, config, measured = _prepare(values)
     assumptions = Assumptions(**assumed | measured)
-    several = len(chips) > 1
+    several, fewest = len(chips) > 1, _may_have_fewer_micro_batches(values)
     if several:
-        plans = [plan(experiment, config, chip, x, assumptions, several) for x in chips]
+        begin = with_fewest(experiment) if fewest else experiment
+        plans = [plan(begin, config, chip, x, assumptions, True) for x in chips]
     else:
-        plans = [_plan_that_fits(experiment, config.num_classes, chip, chips[0], assumptions)]
+        where = config.num_classes, chip, chips[0], assumptions
+        plans = [_plan_that_fits(experiment, *where, fewest)]
     others = [] if chip in chip_table().values() else [chip]
     records = [plan_report.plan_record(made, values.price, others) for made in plans]
     if several:
@@ -200,16 +203,24 @@ def _plan(values):
     return records[0], plan_report.plan_text
 
 
-def _plan_that_fits(experiment, *where):
-    """The plan for one number of chips; says which settings make it fit."""
+def _may_have_fewer_micro_batches(values):
+    """Whether `train.accumulate_steps` is that of a recipe: fewer change no result."""
+    return values.config is None and not Assignments.parse(values.set).given(
+        "train.accumulate_steps"
+    )
+
+
+def _plan_that_fits(experiment, classes, chip, chips, assumptions, fewest):
+    """The plan for one number of chips, as `paper` makes it; says which settings it chose."""
     from pipelines.research.planning.planning import plan_that_fits
 
-    made, changed = plan_that_fits(experiment, *where)
+    made, changed = plan_that_fits(experiment, classes, chip, chips, assumptions, fewest)
     if changed:
-        _log.info(
-            "the run does not fit into the memory as it is: planned with "
-            + " ".join(f"--set {setting}" for setting in changed)
-        )
+        fewer = made.experiment.train.accumulate_steps < experiment.train.accumulate_steps
+        why = "the run does not fit into the memory as it is"
+        if fewer and len(changed) == 1:
+            why = "the run fits with fewer micro-batches"
+        _log.info(f"{why}: planned with " + " ".join(f"--set {setting}" for setting in changed))
     return made
 
 
@@ -235,6 +246,7 @@ def _prepare(values):
     from pipelines.config.epochs import with_steps
     from pipelines.data.sources.subset import open_train_source
     from pipelines.errors import MissingDataError
+    from pipelines.research.planning.planning import usual_classes
 
     experiment, source = request.experiment(values), None
     images, classes = values.images, values.classes
@@ -249,7 +261,9 @@ def _prepare(values):
                 f"data are not here. Set --images, or train.steps. {error}"
             ) from None
         if classes is None and experiment.reads_labels:
-            _log.info("the data are not here: the model is planned without a head; see --classes")
+            classes = usual_classes(experiment.data)
+            head = f"{classes:,} classes" if classes else "no head"
+            _log.info(f"the data are not here: the model is planned with {head}; see --classes")
     else:
         images, classes = images or source.num_examples, classes or source.num_classes
     if images is not None:

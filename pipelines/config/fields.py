@@ -19,9 +19,13 @@ _NONE_IS_A_VALUE = ("model.position_embedding",)
 MAX_INT = 2**40
 
 
+# Python evaluates the annotations of a class anew in each call.
+_type_hints = functools.cache(typing.get_type_hints)
+
+
 def field_types(cls) -> dict[str, Any]:
     """Returns the type of each field of a dataclass and of nested dataclasses, by dotted path."""
-    found, hints = {}, typing.get_type_hints(cls)
+    found, hints = {}, _type_hints(cls)
     for field in dataclasses.fields(cls):
         name, kind = field.name, hints[field.name]
         section = next(filter(dataclasses.is_dataclass, _options(kind)), None)
@@ -131,7 +135,7 @@ def fields_from_json(cls: Any, value: Any, path: str) -> dict[str, Any]:
     """Returns the fields of a dataclass from a JSON object; arguments and errors as `from_json`."""
     if not isinstance(value, dict):
         raise UserError(f"{path or 'config.json'} must be an object. Received: {value!r}.")
-    hints = typing.get_type_hints(cls)
+    hints = _type_hints(cls)
     for name in value:
         if name not in hints:
             raise UserError(f"Unknown config field {path}{name}.{did_you_mean(name, hints)}")
@@ -168,7 +172,7 @@ def check_choices(section, prefix="", synonyms=None):
 @functools.cache
 def _choices(cls):
     """The choices of each field of a dataclass that has some."""
-    kinds = typing.get_type_hints(cls)
+    kinds = _type_hints(cls)
     return {name: choices for name, kind in kinds.items() if (choices := choices_of(kind))}
 
 

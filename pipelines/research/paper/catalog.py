@@ -6,7 +6,6 @@ import functools
 from pipelines.errors import UserError, counted
 from pipelines.reports.text_table import aligned
 from pipelines.research.paper.full import results
-from pipelines.research.paper.full.parts import FULL
 from pipelines.research.paper.full.plans import Target, summary
 from pipelines.research.paper.study import Study
 from pipelines.research.paper.toy.axial import AXIAL
@@ -42,13 +41,11 @@ class Part:
         finding: what the paper concludes from it.
         nearest: what comes nearest where no study at toy scale asks the same question; "" if one
             does.
-        instead: the command that shows it at full scale; "" if `FULL` has its commands.
     """
 
     title: str
     finding: str
     nearest: str = ""
-    instead: str = ""
 
 
 _SUITES = "pipelines.sweep --suite fine-tunes any model on data of the paper"
@@ -64,50 +61,29 @@ PARTS = {
     "table7": Part("Adam and SGD for ResNets", "Adam is better, but for ImageNet itself"),
     "table8": Part("position embeddings", "without them it is worst; which one matters little"),
     "table9": Part("19 tasks of VTAB", "larger models and more data are better", _SUITES),
-    "section3.1": Part(
-        "inductive bias",
-        "a ViT has much less of it than a ResNet",
-        instead="pipelines.evaluate measures any model on any data",
-    ),
+    "section3.1": Part("inductive bias", "a ViT has much less of it than a ResNet"),
     "section3.2": Part(
-        "fine-tuning at a higher resolution",
-        "it is often better than at that of pre-training",
-        instead="the recipes finetune_* of pipelines.finetune",
+        "fine-tuning at a higher resolution", "it is often better than at that of pre-training"
     ),
     "section4.1": Part(
-        "few-shot accuracies",
-        "they stand in for fine-tuned ones where these cost too much",
-        instead="pipelines.fewshot measures them of any model",
+        "few-shot accuracies", "they stand in for fine-tuned ones where these cost too much"
     ),
-    "section4.6": Part(
-        "masked patches",
-        "they help, but less than pre-training with labels",
-        instead="the recipes mpp_* of pipelines.pretrain",
-    ),
+    "section4.6": Part("masked patches", "they help, but less than pre-training with labels"),
     "figure2": Part(
         "VTAB by groups of tasks", "ViT-H/14 is ahead on natural and structured tasks", _SUITES
     ),
     "figure3": Part("ImageNet by the data of pre-training", "large models need much data"),
     "figure4": Part("few shots by the number of images", "ResNets are ahead with few of them"),
     "figure5": Part("accuracy against cost", "ViTs need less computation"),
-    "figure6": Part("attention to the image", "it attends to what matters", _INSPECT, _INSPECT),
-    "figure7": Part(
-        "filters, positions, distances", "some early heads look far", _INSPECT, _INSPECT
-    ),
+    "figure6": Part("attention to the image", "it attends to what matters", _INSPECT),
+    "figure7": Part("filters, positions, distances", "some early heads look far", _INSPECT),
     "figure8": Part("shapes of a ViT", "depth helps most, width least"),
     "figure9": Part("class token or mean", "equal, if each has its own rate"),
-    "figure10": Part(
-        "positions by other settings", "their pattern depends on them", _INSPECT, _INSPECT
-    ),
-    "figure11": Part("attention distance", "it grows with depth", _INSPECT, _INSPECT),
-    "figure12": Part(
-        "speed and largest batch",
-        "ViTs are about as fast as ResNets",
-        _MEASURE,
-        _MEASURE,
-    ),
+    "figure10": Part("positions by other settings", "their pattern depends on them", _INSPECT),
+    "figure11": Part("attention distance", "it grows with depth", _INSPECT),
+    "figure12": Part("speed and largest batch", "ViTs are about as fast as ResNets", _MEASURE),
     "figure13": Part("axial models", "better for the same steps, slower"),
-    "figure14": Part("attention to more images", "as figure 6", _INSPECT, _INSPECT),
+    "figure14": Part("attention to more images", "as figure 6", _INSPECT),
 }
 
 
@@ -137,11 +113,7 @@ def _full(name):
         raise UserError(
             "--scale=full runs a table or figure. Name one with --run, such as --run table5."
         )
-    if name == ALL:
-        return [_study(part) for part in FULL]
-    if name not in FULL:
-        raise UserError(f"{name} is not run: {PARTS[name].instead}.")
-    return [_study(name)]
+    return [_study(part) for part in (PARTS if name == ALL else [name])]
 
 
 def _study(name):
@@ -152,7 +124,7 @@ def _study(name):
         paper=(name,),
         question=f"Does it show here: {part.finding}?",
         setup="The commands of this project with the paper's settings; a number is that of the "
-        "last evaluation.",
+        "last evaluation, of a look into the models, or of a timing.",
         run=functools.partial(results.run, name=name),
     )
 
@@ -174,13 +146,11 @@ def describe() -> list[str]:
     parts = [["", "in the paper", "at toy scale", "at full scale"]]
     for name, part in PARTS.items():
         own = ", ".join(toy.name for toy in TOYS.values() if name in toy.paper)
-        full = part.instead
-        if name in FULL:
-            days, unfit, missing = summary(name, target)
-            gone |= dict.fromkeys(missing)
-            full = f"{days:,.0f} core-days"
-            full += f", and {counted(len(unfit), 'command')} that need larger chips" * bool(unfit)
-            full += f"; {counted(len(missing), 'data set')} missing" * bool(missing)
+        days, unfit, missing = summary(name, target)
+        gone |= dict.fromkeys(missing)
+        full = f"{days:,.0f} core-days"
+        full += f", and {counted(len(unfit), 'command')} that need larger chips" * bool(unfit)
+        full += f"; {counted(len(missing), 'data set')} missing" * bool(missing)
         parts.append([name, f"{part.title}: {part.finding}", own or part.nearest, full])
     where = f"{target.chips} chips of {target.chip}"
     lines = [*aligned(rows), "", *aligned(parts), f"core-days are those of {where}"]

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import math
 
-from pipelines.config import Experiment, override
+from pipelines.config import Data, Experiment, override
 from pipelines.errors import UserError, counted
 from pipelines.research.planning.all_reduce import AllReduce, all_reduce, groups_of
 from pipelines.research.planning.assumptions import Assumptions
@@ -16,6 +16,8 @@ from pipelines.training.prepare import Sizes, check_step, sizes_of, state_of
 from vit_tf.config import ModelConfig
 
 DAY = 86_400.0  # Seconds.
+# Classes of data that are usually not where a plan is made; docs/paper.md F.1.
+_CLASSES = {"tfrecord:jft300m": 18_000, "tfrecord:imagenet21k": 21_843, "imagenet2012": 1000}
 # What is tried in turn until a run fits into the memory of the chips.
 _WAYS = (
     (),
@@ -170,8 +172,13 @@ def plan(experiment, config, chip, chips, assumptions, chooses_accumulation=Fals
     raise UserError(_too_large(made, smaller))
 
 
+def usual_classes(data: Data) -> int:
+    """The number of classes of the paper's data for pre-training; 0, no head, of other data."""
+    return _CLASSES.get(data.name, 0)
+
+
 def plan_that_fits(
-    experiment, classes, chip, chips, assumptions, fewest=False
+    experiment, classes, chip, chips, assumptions, fewest=True
 ) -> tuple[Estimate, tuple[str, ...]]:
     """Plans a run, with other settings if it does not fit into the memory as it is.
 
@@ -180,7 +187,8 @@ def plan_that_fits(
     Args:
         classes: number of classes of the model.
         experiment, chip, chips, assumptions: as for `Estimate`.
-        fewest: whether there may be fewer micro-batches than `train.accumulate_steps`.
+        fewest: whether there may be fewer micro-batches than `train.accumulate_steps`, since they
+            change no result.
 
     Returns:
         The plan, and the settings that it changes as texts `path=value`.
@@ -193,7 +201,7 @@ def plan_that_fits(
     for way in _WAYS:
         if "model.recompute=blocks" in way and not has_blocks:
             continue
-        fitted = override(experiment, [*way, *(["train.accumulate_steps=1"] if fewest else [])])
+        fitted = override(with_fewest(experiment) if fewest else experiment, way)
         try:
             made = plan(fitted, fitted.model_config(classes), chip, chips, assumptions, True)
         except UserError as error:
@@ -218,6 +226,11 @@ def _with_smaller_batches(made) -> Estimate | None:
     if count is None:
         return None
     return dataclasses.replace(made, experiment=_accumulating(experiment, images // count))
+
+
+def with_fewest(experiment) -> Experiment:
+    """The experiment without micro-batches."""
+    return _accumulating(experiment, 1)
 
 
 def _accumulating(experiment, steps):

@@ -1,6 +1,7 @@
 """Every number of a recipe is that of the paper, its code or a later paper of its authors."""
 
 import dataclasses
+import itertools
 import json
 import re
 
@@ -341,7 +342,26 @@ def test_sgd_of_table_7():
         assert (optimizer.name, optimizer.momentum) == ("sgd", 0.9)
         assert (optimizer.learning_rate, optimizer.weight_decay) == (pytest.approx(0.48), 1e-3)
         assert recipe.schedule.decay_at == (0.25, 0.575, 0.75, 0.925)
-    assert set(ablations.RECIPES) == {"regularisation_search", "jft_r50x1_sgd", "jft_r152x2_sgd"}
+
+
+def test_bit_on_imagenet_is_that_of_its_paper():
+    """As with JFT-300M (table 7), but for its length; losses and heads are those of its authors."""
+    base, images = RECIPE["jft_r50x1_sgd"], {"imagenet": 1_281_167, "imagenet21k": 14_000_000}
+    names = {"regularisation_search", "jft_r50x1_sgd", "jft_r152x2_sgd"}
+    for data, model in itertools.product(images, ("R50x1", "R101x1", "R152x2")):
+        names.add(name := f"{data}_{model.lower()}")
+        recipe = RECIPE[name]
+        assert recipe.model.name == f"BiT-{model}" and recipe.model.image_size == (224, 224)
+        assert recipe.optimizer == base.optimizer
+        schedule = recipe.schedule
+        assert (schedule.warmup_steps, schedule.decay) == (5000, "staircase")
+        assert [90 * x for x in schedule.decay_at] == pytest.approx([30, 60, 80])
+        assert recipe.train.steps == 90 * images[data] // 4096
+        loss = "softmax" if data == "imagenet" else "sigmoid"
+        assert (recipe.train.loss, recipe.train.batch_size) == (loss, 4096)
+        assert recipe.model.config(10).head_bias == (0 if data == "imagenet" else -10)
+        assert recipe.data == RECIPE[f"{data}_vit_b16"].data
+    assert set(ablations.RECIPES) == names
 
 
 def test_models_without_a_row_have_that_of_their_nearest():

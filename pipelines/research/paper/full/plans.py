@@ -15,12 +15,8 @@ from pipelines.research.paper.full.parts import FULL, Grid
 from pipelines.research.planning.assumptions import Assumptions
 from pipelines.research.planning.chips import find_chip
 from pipelines.research.planning.paper_costs import TABLE_2, TABLE_6
-from pipelines.research.planning.planning import plan_that_fits
+from pipelines.research.planning.planning import plan_that_fits, usual_classes
 from pipelines.research.sweeps.suite_plan import SEEDS
-
-# Classes of data that are usually not where a plan is made; docs/paper.md F.1.
-_CLASSES = {"tfrecord:jft300m": 18_000, "tfrecord:imagenet21k": 21_843, "imagenet2012": 1000}
-_FEW_CLASSES = 100
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,15 +78,21 @@ class Target:
         Raises:
             UserError: if the model does not fit on the chips.
         """
-        return self.flags(self.cost(command))
+        return self.flags(command, self.cost(command))
 
-    def flags(self, cost: Cost | None) -> list[str]:
-        """Flags of a command with a cost, as `flags_of`."""
+    def flags(self, command: Command, cost: Cost | None) -> list[str]:
+        """Flags of a command with a cost, as `flags_of`.
+
+        A timing on other than a GPU may take as much memory as a device of the target has.
+        """
+        if command.module == "plan" and (chip := find_chip(self.chip)).kind != "gpu":
+            return ["--memory_gb", f"{chip.device_memory / 1e9:g}"]
+        devices = self.devices if command.takes_devices else ()
         changed = () if cost is None else cost.changed
-        return [*self.devices, *(flag for each in changed for flag in ("--set", each))]
+        return [*devices, *(flag for each in changed for flag in ("--set", each))]
 
     def cost(self, command: Command) -> Cost | None:
-        """The cost of a command; None for an evaluation, which takes little.
+        """The cost of a command; None if it trains nothing, which takes little.
 
         Raises:
             UserError: if the model does not fit on the chips.
@@ -107,9 +109,8 @@ def _cost(command, chip, chips):
     if command.module == "sweep":
         experiment, trainings = _fine_tuning(command)
     try:
-        classes = _CLASSES.get(experiment.data.name, _FEW_CLASSES)
         where = find_chip(chip), chips, Assumptions()
-        made, changed = plan_that_fits(experiment, classes, *where, fewest=True)
+        made, changed = plan_that_fits(experiment, usual_classes(experiment.data), *where)
     except UserError as error:
         raise UserError(f"{command.name}: {error}") from None
     days = trainings * made.core_days
@@ -132,8 +133,8 @@ def _fine_tuning(command):
 
 def missing_data(command: Command) -> list[str]:
     """The data sets of a command that cannot be opened here."""
-    if command.module == "evaluate":
-        needed = [Data(name="imagenet2012_real", train_split="validation")]
+    if command.recipe is None:
+        needed = command.reads
     elif command.suite is None:
         experiment = command.experiment
         needed = [experiment.data]
@@ -163,8 +164,15 @@ def summary(name, target: Target) -> tuple[float, list[str], list[str]]:
     """The core-days of a table or figure, what does not fit, and data that are not here."""
     every = commands(name)
     costs, unfit = _costs(every, target)
-    missing = dict.fromkeys(data for command in every for data in missing_data(command))
-    return sum(found.core_days for found in costs.values() if found), unfit, list(missing)
+    return _core_days(costs), unfit, _missing(every)
+
+
+def _core_days(costs):
+    return sum(found.core_days for found in costs.values() if found)
+
+
+def _missing(every):
+    return list(dict.fromkeys(data for command in every for data in missing_data(command)))
 
 
 def _costs(every, target):
@@ -208,11 +216,13 @@ def describe(name, root, target: Target) -> list[str]:
         )
     where = f"{counted(target.chips, 'chip')} of {target.chip}"
     lines = [f"{name} on {where}: {counted(len(every), 'command')}, with settings that fit there"]
-    lines += [f"  {x.line(root, target.flags(costs.get(x)))}" for x in every]
-    total, _, missing = summary(name, target)
+    lines += [f"  {x.line(root, target.flags(x, costs.get(x)))}" for x in every]
+    total, missing = _core_days(costs), _missing(every)
     lines += ["", *aligned(rows), f"together at most {total:,.0f} core-days of {target.chip}"]
     lines += [f"does not fit: {text}" for text in unfit]
     lines += _of_paper(name)
+    if any(command.module == "plan" for command in every):
+        lines.append("a timing is that of the GPU, or of the cores of the CPU, where it is started")
     if missing:
         lines.append(f"data that are not here: {', '.join(missing)}")
     return lines

@@ -1,19 +1,25 @@
 """Reads the numbers of a table or figure at full scale, beside the paper's."""
 
 import itertools
+import os
 import statistics
 
+from scipy import stats
+
+from pipelines.inspection import page
 from pipelines.research.paper.findings import Cell, Chart, Claim, Findings, Point, Reading, Table
 from pipelines.research.paper.full.parts import FULL
 from pipelines.research.paper.full.plans import places
 
 # Differences of the paper's numbers, in points, that are larger than the noise of a run.
 _CLEAR = 0.2
+# Spearman's correlation of two columns that have nearly the same order.
+_LEAST = 0.7
 
 
 def run(lab, name) -> Findings:
     """Runs the commands of a table or figure, or what is left of them, and reads their numbers."""
-    tables, claims, charts = [], [], []
+    tables, claims, charts, pages = [], [], [], {}
     for grid in FULL[name]():
         found = places(grid)
         results = dict(zip(found, lab.results([command for command, _ in found]), strict=True))
@@ -27,13 +33,18 @@ def run(lab, name) -> Findings:
                 columns=list(grid.columns),
                 rows=rows,
                 curve=grid.curve,
+                unit=grid.unit,
                 paper=grid.paper,
             )
         )
         claims += [_order(tables[-1], grid.compares)] if grid.paper is not None else []
-        claims += [_judged(each, rows) for each in grid.expected]
+        claims += [] if grid.alike is None else [_alike(grid.alike, rows)]
+        claims += [_judged(each, rows, grid.unit) for each in grid.expected]
         charts += [] if grid.costs is None else _over_costs(tables[-1], grid.costs)
-    return Findings(tables, claims, charts=charts)
+        for (command, _), result in results.items():
+            if command.module == "inspect" and result:  # Else nothing has run.
+                pages[os.path.join(os.path.basename(lab.root), command.folder, page.PAGE)] = None
+    return Findings(tables, claims, [f"page: {place}" for place in pages], charts)
 
 
 def _over_costs(table, costs) -> list[Chart]:
@@ -73,13 +84,26 @@ def _cell(place, result):
     return Cell((Reading(command.folder, metric, result[metric]),))
 
 
-def _judged(expectation, rows):
+def _judged(expectation, rows, unit="%"):
     """Whether an expectation shows; None if a number of it is missing."""
     pairs = [[rows[row][column] for row, column in pair] for pair in expectation.above]
     known = [(a.mean, b.mean) for a, b in pairs if a is not None and b is not None]
     shows = all(a > b for a, b in known) if len(known) == len(pairs) else None
-    numbers = ", ".join(f"{a:.1%} against {b:.1%}" for a, b in known)
-    return Claim(expectation.text, shows, numbers or "no numbers")
+    if unit == "%":
+        numbers = [f"{a:.1%} against {b:.1%} ({100 * (a - b):+.1f} points)" for a, b in known]
+    else:
+        numbers = [f"{a:,.0f} against {b:,.0f} {unit}" for a, b in known]
+    return Claim(expectation.text, shows, ", ".join(numbers) or "no numbers")
+
+
+def _alike(text, rows) -> Claim:
+    """Whether two columns have nearly the same order; None if too few rows have both numbers."""
+    known = [(a.mean, b.mean) for a, b in rows.values() if a is not None and b is not None]
+    if len(known) < 3 or any(len(set(column)) < 2 for column in zip(*known, strict=True)):
+        return Claim(text, None, f"no order over {len(known)} rows")
+    found = float(stats.spearmanr(*zip(*known, strict=True)).statistic)
+    numbers = f"Spearman's correlation {found:.2f} over {len(known)} rows, above {_LEAST} expected"
+    return Claim(text, found > _LEAST, numbers)
 
 
 def _order(table, compares) -> Claim:

@@ -1,24 +1,40 @@
 """Full scale: the paper's numbers, the commands that lead to each, and a small table that runs."""
 
+import importlib
 import itertools
 import json
 import math
 import os
 import re
+import shlex
 
+import numpy as np
 import pytest
 
+from pipelines.cli import shared_flags
 from pipelines.config import override, recipes
-from pipelines.config.recipes import RECIPES
+from pipelines.config.recipes import RECIPES, get_recipe
 from pipelines.errors import RunError, UserError
 from pipelines.research.lab.lab import Stage
-from pipelines.research.paper import catalog
+from pipelines.research.paper import catalog, records, report
 from pipelines.research.paper.findings import Cell, Reading, Table
-from pipelines.research.paper.full import commands, parts, plans, results
-from pipelines.research.paper.full.commands import Command, on_imagenet, pretrained, real, suite
-from pipelines.research.paper.full.parts import FULL, Grid
+from pipelines.research.paper.full import commands, numbers, parts, plans, results
+from pipelines.research.paper.full.commands import (
+    Command,
+    few_shots,
+    inspected,
+    on_imagenet,
+    pretrained,
+    real,
+    suite,
+    timed,
+)
+from pipelines.research.paper.full.grids import Grid
+from pipelines.research.paper.full.parts import FULL
 from pipelines.research.paper.session import Listing, StudyLab
+from pipelines.research.planning.measuring import MODELS, SIZES, MeasuredBatch
 from pipelines.research.planning.paper_costs import TABLE_2, TABLE_6
+from pipelines.runs.json_file import read_json
 from pipelines.runs.workdir import Workdir
 from pipelines.training.prepare import check_step
 from tests.pipelines.published import PUBLISHED, by_data
@@ -73,6 +89,181 @@ def test_commands_come_after_what_they_need(name):
     assert set(listing.units) == {command.folder for command in every}
     for grid in FULL[name]():
         assert all(len(row) == len(grid.columns) for row in grid.rows.values())
+
+
+def accepted(line):
+    """The flags of a printed line, which its own program takes."""
+    python, option, module, *flags = shlex.split(line)
+    assert (python, option) == ("python", "-m")
+    own = importlib.import_module(module)
+    values = shared_flags.define_shared(getattr(own, "SHARED_FLAGS", shared_flags.SHARED_FLAGS))
+    if "experiment" in values:
+        shared_flags.define_config(values)
+    own.define(values)
+    assert values([module, *flags]) == [module]  # No flag is unknown, and nothing else is there.
+    return own, values
+
+
+@pytest.mark.parametrize("name", catalog.PARTS)
+def test_every_part_prints_commands_that_their_programs_take(command, name):
+    """With settings that exist, and that can run on the 256 devices."""
+    result = command("paper", "--run", name, "--scale=full", "--dry_run")
+    assert result.returncode == 0, result.stderr
+    lines = [x.strip() for x in result.stdout.splitlines() if x.startswith("  python -m")]
+    unfit = re.findall(r"^does not fit: (\S+): ", result.stdout, re.MULTILINE)
+    assert all("r200x3" in name for name in unfit)  # docs/scaling.md: its optimizer has no place.
+    for line, planned in zip(lines, plans.commands(name), strict=True):
+        own, values = accepted(line)
+        if planned.name in unfit:
+            continue
+        if own.__name__.endswith((".pretrain", ".sweep")) and values["experiment"].present:
+            experiment = override(get_recipe(values.experiment), values.set)
+            check_step(experiment.train, experiment.model_config(10), 256, True, "here")
+        elif own.__name__.endswith(".plan"):
+            assert values.measure and values.memory_gb == pytest.approx(34.36 / 2)
+            for model, size in itertools.product(values.models, values.sizes.split(",")):
+                fields = (f"model.name={model}", f"model.image_size={size}")
+                assert MeasuredBatch(
+                    assignments=fields, images=1, passes=values.passes
+                ).experiment()
+        elif own.__name__.endswith((".inspect", ".fewshot")):
+            assert {text.partition("=")[0] for text in values.set} <= set(own.FIELDS)
+            assert override(get_recipe("jft_vit_b16"), values.set)
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        pretrained("jft_vit_h14"),
+        pretrained("imagenet21k_r152x2"),
+        pretrained("mpp_color"),
+        on_imagenet(pretrained("jft_vit_l16")),
+    ],
+    ids=lambda unit: unit.name,
+)
+@pytest.mark.parametrize("chips", [32, 128])
+def test_plan_finds_the_settings_of_paper(command, unit, chips):
+    chosen = plans.Target("v3", chips).flags_of(unit)
+    sets = [f"--set={x}" for flag, x in itertools.pairwise(unit.flags) if flag == "--set"]
+    flags = ["--experiment", unit.recipe, *sets, "--chip=v3", f"--chips={chips}"]
+    result = command("plan", *flags, "--json")
+    assert result.returncode == 0, result.stderr
+    said = [line for line in result.stderr.splitlines() if "planned with --set" in line]
+    assert len(said) == bool(chosen)
+    assert re.findall(r"--set (\S+)", "".join(said)) == chosen[1::2]
+    cost = plans.Target("v3", chips).cost(unit)
+    assert sum(json.loads(result.stdout)["memory"].values()) == cost.memory
+
+
+def test_bit_is_beside_the_vits_in_figure_3():
+    (grid,) = FOUND["figure3"].values()
+    found = {name: row for name, row in grid.rows.items() if name.startswith("BiT")}
+    assert [*found] == ["BiT-R50x1", "BiT-R101x1", "BiT-R152x2"]
+    for name, row in found.items():
+        starts = [command.start.experiment for command, _ in row]
+        assert [start.model.name for start in starts] == [name] * 3
+        data = [start.data.name for start in starts]
+        assert data == ["imagenet2012", "tfrecord:imagenet21k", "tfrecord:jft300m"]
+
+
+def test_figure_10_has_three_settings_side_by_side():
+    """Those in the titles of the figure's parts."""
+    (grid,) = FOUND["figure10"].values()
+    (look,) = {command for row in grid.rows.values() for command, _ in row}
+    assert look.line("/runs").count("--model") == 3
+    found = []
+    for start in look.needs:
+        train, optimizer = start.experiment.train, start.experiment.optimizer
+        epochs = round(train.steps * train.batch_size / 303e6)
+        found.append((epochs, optimizer.learning_rate, optimizer.weight_decay))
+        assert start.experiment.model.name == "ViT-L/16"
+    assert found == [(7, 2e-4, 0.01), (7, 4e-4, 0.1), (14, 4e-4, 0.1)]
+    for number, (epochs, rate, decay) in enumerate(found):
+        name = f"{epochs} epochs, rate {rate:g}, weight decay {decay:g}"
+        assert grid.rows[name][0] == (look, numbers.seen(number, "neighbors"))
+
+
+def test_section_4_6_is_the_paper_s():
+    published = PUBLISHED["self_supervision"]
+    (grid,) = FOUND["section4.6"].values()
+    scratch, masked, own, labels = (row[0] for row in grid.paper.values())
+    assert masked == published["imagenet_finetune_top1_vit_b16"] and own is None
+    assert round(masked - scratch) == published["gain_over_scratch_points"]
+    assert round(labels - masked) == published["gap_to_supervised_points"]
+    models = {command.start.experiment.model.name for ((command, _),) in grid.rows.values()}
+    assert models == {"ViT-B/16"}
+    tasks = [command.start.experiment.task for ((command, _),) in grid.rows.values()]
+    assert tasks == ["classification", "masked_patches", "masked_patches", "classification"]
+    rows = cells({name: [x[0] and x[0] / 100] for name, x in grid.paper.items()})
+    assert [results._judged(each, rows).shows for each in grid.expected] == [True, None, True]
+
+
+def test_commands_that_train_nothing():
+    start = pretrained("jft_vit_b16")
+    target = plans.Target("v3", 8, ("--strategy=tpu",))
+    look, shots, timing = inspected("a", [start], 3), few_shots(start, 5), timed(MODELS, SIZES)
+    assert target.flags_of(look) == [] and target.flags_of(shots) == ["--strategy=tpu"]
+    assert target.flags_of(timing) == ["--memory_gb", "17.18"]
+    assert plans.Target("h100", 1).flags_of(timing) == []  # Its own memory is the limit.
+    assert plans.missing_data(look) == plans.missing_data(shots) == ["imagenet2012"]
+    assert plans.missing_data(timing) == [] and timing.needs == ()
+    two = inspected("a", [start, pretrained("jft_vit_b32")], 3)
+    assert two.folder != look.folder and two.needs == (start, pretrained("jft_vit_b32"))
+
+
+def test_numbers_of_an_inspection(tmp_path):
+    """Positions whose similarity is known by the places of two patches, and three layers."""
+    rows, columns = 3, 4
+
+    def kind(y, x, v, u):
+        if abs(y - v) + abs(x - u) < 2:
+            return "self" if (y, x) == (v, u) else "neighbors"
+        return "one row or column" if y == v or x == u else "others"
+
+    values = {"self": 1.0, "neighbors": 0.5, "one row or column": 0.25, "others": -0.5}
+    places = list(itertools.product(range(rows), range(columns)))
+    similarity = np.reshape(
+        [values[kind(*one, *other)] for one in places for other in places],
+        (rows, columns, rows, columns),
+    )
+    model = {
+        "numbers": {"similarity": similarity.tolist(), "distance": [[1, 5], [6, 8], [9, 11]]},
+        "numbers_of_random_weights": {"distance": [[4, 4], [4, None], [4, 4]]},
+        "images": [
+            {"rank_correlation_with_random_weights": {"rollout": value}}
+            for value in (0.25, 0.75, None)
+        ],
+    }
+    (tmp_path / "inspect.json").write_text(json.dumps({"models": [{**model, "images": []}, model]}))
+    found = numbers.of_inspection(tmp_path)
+    for name in numbers.SIMILARITIES:
+        assert found[numbers.seen(1, name)] == values[name] == found[numbers.seen(0, name)]
+    distances = [found[numbers.seen(0, name)] for name in numbers.DISTANCES]
+    assert distances == [3, 7, 10, 1, 5]
+    assert found[numbers.seen(1, numbers.ROLLOUT)] == 0.5
+    assert numbers.seen(0, numbers.ROLLOUT) not in found
+    assert numbers.seen(0, "middle layer", "random") not in found  # Not a number.
+    assert found[numbers.seen(0, "last layer", "random")] == 4
+
+
+def test_numbers_of_a_timing(tmp_path):
+    row = {"model": "a", "image_size": 64, "largest_batch": 7, "images_per_second_per_core": 2.5}
+    none = {**row, "image_size": 128, "largest_batch": 0, "images_per_second_per_core": None}
+    (tmp_path / "measured.json").write_text(json.dumps({"rows": [row, none]}))
+    assert numbers.of_measurement(tmp_path) == {
+        "images per second of a at 64": 2.5,
+        "largest batch of a at 64": 7,
+        "largest batch of a at 128": 0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("second", "shows"),
+    [([1, 2, 3, 4], True), ([4, 3, 2, 1], False), ([2, 1, 4, 3], False), ([1, 1, 1, 1], None)],
+)
+def test_columns_of_nearly_the_same_order(second, shows):
+    rows = {str(n): [(n + 1) / 10, value / 10] for n, value in enumerate(second)}
+    assert results._alike("same", cells(rows | {"missing": [0.5, None]})).shows is shows
 
 
 def test_costs_are_those_of_the_planner():
@@ -143,11 +334,11 @@ def test_real_labels_are_of_the_weights_that_training_evaluates():
 
 
 def test_another_recipe_of_a_suite_is_another_folder(monkeypatch):
-    command = suite("pets", pretrained("jft_vit_b32"))
-    before = command.folder
+    before = suite("pets", pretrained("jft_vit_b32")).folder
+    assert before == suite("pets", pretrained("jft_vit_b32")).folder
     changed = {**RECIPES, "finetune_pets": RECIPES["finetune_flowers"]}
     monkeypatch.setattr(recipes, "RECIPES", changed)
-    assert command.folder != before
+    assert suite("pets", pretrained("jft_vit_b32")).folder != before
 
 
 def cells(rows):
@@ -176,10 +367,12 @@ def test_the_order_is_looked_for_where_the_paper_has_one(compares, rows, shows, 
 
 
 def test_expectations_name_places_that_are_there():
-    """Each table or figure has an order or an expectation; 8 without positions is worst."""
+    """Each part has an order or an expectation, but for pictures; 8 without positions is worst."""
     for name in FULL:
-        for grid in FULL[name]():
-            assert grid.paper is not None or grid.expected, name
+        grids = FULL[name]()
+        said = any(x.paper is not None or x.expected or x.alike for x in grids)
+        assert said != (name in ("figure6", "figure14")), name
+        for grid in grids:
             for expectation in grid.expected:
                 places = [grid.rows[x][y] for pair in expectation.above for x, y in pair]
                 assert places and None not in places
@@ -225,7 +418,7 @@ def test_the_best_checkpoint_is_read_where_the_run_keeps_it(tmp_path):
         {"step": 2, "few_shot_5_accuracy": 0.6, "loss": 1.0},
     ]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
-    read = commands._of_training
+    read = numbers.of_training
     last = {"eval_accuracy": 0.3, "few_shot_5_accuracy": 0.6}
     assert read(Workdir(str(tmp_path)), keeps_best=False) == last
     best = {"eval_accuracy": 0.5, "few_shot_5_accuracy": 0.4}
@@ -267,20 +460,15 @@ def test_numbers_of_suites_are_means_of_their_seeds(tmp_path):
         "score": {"natural": {"mean": 0.25}, "mean": {"mean": 0.75}},
     }
     (tmp_path / "suite.json").write_text(json.dumps(record))
-    assert commands._of_suite(tmp_path) == {"dtd": 0.5, "natural": 0.25, "mean": 0.75}
+    assert numbers.of_suite(tmp_path) == {"dtd": 0.5, "natural": 0.25, "mean": 0.75}
 
 
 def test_names_at_full_scale():
-    assert [study.name for study in catalog.choose("all", "full")] == [*FULL]
-    for name, text in (
-        (None, "Name one with --run"),
-        ("E1", "Name one with --run"),
-        ("figure6", "figure6 is not run: pipelines.inspect"),
-    ):
-        with pytest.raises(UserError, match=text):
+    assert [study.name for study in catalog.choose("all", "full")] == [*catalog.PARTS]
+    assert set(FULL) == set(catalog.PARTS) and len(FULL) == 23
+    for name in (None, "E1"):
+        with pytest.raises(UserError, match="Name one with --run"):
             catalog.choose(name, "full")
-    for name, part in catalog.PARTS.items():
-        assert (name in FULL) == (part.instead == ""), name
 
 
 SHORT = ("train.steps=2", "schedule.warmup_steps=0", "train.eval_every=0", "model.layers=1")
@@ -289,7 +477,8 @@ FLAGS = ("--experiment", "digits", *itertools.chain(*(("--set", x) for x in SHOR
 
 @pytest.mark.process
 def test_a_small_table_runs_and_is_read(tmp_path, monkeypatch):
-    """Pre-training, a sweep from it and an evaluation of the sweep, each in its own process."""
+    """Pre-training, a sweep from it, and evaluations of both, each in its own process."""
+    root = tmp_path / "runs"
     begin = Command(name="pretrain/small", module="pretrain", flags=FLAGS, recipe="digits")
     tuned = Command(
         name="sweep/small",
@@ -299,23 +488,55 @@ def test_a_small_table_runs_and_is_read(tmp_path, monkeypatch):
         recipe="digits",
     )
     tested = Command(name="evaluate/small", module="evaluate", flags=(), start=tuned)
+    look = Command(
+        name="inspect/small",
+        module="inspect",
+        flags=("--noocclusion", "--show", "2"),
+        start=begin,
+        beside=(tuned,),
+    )
+    shots = Command(
+        name="fewshot/small",
+        module="fewshot",
+        flags=("--shots", "1", "--seeds", "2", "--noknn", "--noprobe"),
+        start=begin,
+    )
     grid = Grid(
         title="small",
         columns=["a", "b", "c"],
         rows={"x": [(begin, "eval_accuracy"), (tuned, "mean"), (tested, "accuracy")]},
         paper={"x": [10.0, 20.0, None]},
     )
-    monkeypatch.setitem(parts.FULL, "small", lambda: [grid])
+    names = (numbers.seen(0, "neighbors"), numbers.seen(1, "last layer"))
+    looks = Grid(
+        title="looks",
+        columns=["d", "e", "f"],
+        rows={"y": [*((look, name) for name in names), (shots, numbers.shots(1))]},
+    )
+    monkeypatch.setitem(parts.FULL, "small", lambda: [grid, looks])
     target = plans.Target("h100", 1, ("--strategy=one_device",))
-    lab = StudyLab(tmp_path, target, {"small": Stage(3, None)})
+    lab = StudyLab(root, target, {"small": Stage(5, None)})
     findings = results.run(lab, "small")
     pretraining, sweep, evaluation = (cell.mean for cell in findings.tables[0].rows["x"])
-    with open(os.path.join(tmp_path, begin.folder, "metrics.jsonl")) as file:
+    with open(os.path.join(root, begin.folder, "metrics.jsonl")) as file:
         lines = [json.loads(line) for line in file]
     assert [x["eval_accuracy"] for x in lines if "eval_accuracy" in x] == [pretraining]
     assert sweep == evaluation  # The test images of one final run.
     same = int((pretraining - sweep) * (10 - 20) > 0)
     assert findings.claims[0].numbers.startswith(f"{same} of 1 pairs")
+    near, far, few = (cell.mean for cell in findings.tables[1].rows["y"])
+    first, second = read_json(root / look.folder / "inspect.json")["models"]
+    similar = first["numbers"]["similarity"]
+    places = list(itertools.product(range(len(similar)), range(len(similar[0]))))
+    pairs = [(a, b) for a in places for b in places if math.dist(a, b) == 1]
+    mean = sum(similar[y][x][v][u] for (y, x), (v, u) in pairs) / len(pairs)
+    assert near == pytest.approx(mean)
+    assert far == pytest.approx(np.mean(second["numbers"]["distance"][-1]))
+    assert few == read_json(root / shots.folder / "fewshot.json")["few_shot"][0]["mean"]
+    study = catalog.choose("figure6", "full")[0]
+    report.write(tmp_path, study, records.make_record(study, findings, lab))
+    (place,) = re.findall(r'page: <a href="([^"]+)"', (tmp_path / "figure6.html").read_text())
+    assert (tmp_path / place).name == "inspect.html" and (tmp_path / place).exists()
     broken = Command(name="pretrain/broken", module="pretrain", flags=("--set", "train.steps=-1"))
     with pytest.raises(RunError, match="It ended with exit code 2: python -m pipelines.pretrain"):
         lab.results([broken])
