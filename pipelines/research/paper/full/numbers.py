@@ -47,9 +47,11 @@ def of_training(workdir, keeps_best) -> dict[str, float]:
 
 
 def of_few_shots(folder) -> dict[str, float]:
-    """The mean accuracy of each number of shots, by `shots`."""
+    """The mean accuracy of each number of shots, by `shots`, at the headline's strength."""
     record = read_json(os.path.join(folder, "fewshot.json"))
-    return {shots(each["shots"]): each["mean"] for each in record["few_shot"]}
+    strength = record["headline_strength"]
+    found = [each for each in record["few_shot"] if each["strength"] == strength]
+    return {shots(each["shots"]): each["mean"] for each in found}
 
 
 def shots(count) -> str:

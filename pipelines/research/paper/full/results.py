@@ -99,9 +99,10 @@ def _judged(expectation, rows, unit="%"):
 def _alike(text, rows) -> Claim:
     """Whether two columns have nearly the same order; None if too few rows have both numbers."""
     known = [(a.mean, b.mean) for a, b in rows.values() if a is not None and b is not None]
-    if len(known) < 3 or any(len(set(column)) < 2 for column in zip(*known, strict=True)):
+    first, second = ([pair[place] for pair in known] for place in (0, 1))
+    if len(known) < 3 or len(set(first)) == 1 or len(set(second)) == 1:
         return Claim(text, None, f"no order over {len(known)} rows")
-    found = float(stats.spearmanr(*zip(*known, strict=True)).statistic)
+    found = float(stats.spearmanr(first, second).statistic)
     numbers = f"Spearman's correlation {found:.2f} over {len(known)} rows, above {_LEAST} expected"
     return Claim(text, found > _LEAST, numbers)
 
