@@ -27,7 +27,7 @@ example: python -m pipelines.plan --measure --models ViT-B/32,BiT-R50x1 --sizes 
 
 SHARED_FLAGS = ("experiment", "set")
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("pipelines.plan")
 
 _ASSUMED = {
     "utilization": "Part of the chips' peak that is reached.",

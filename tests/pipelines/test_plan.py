@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from tests.pipelines.process import ROOT, assert_user_error
+from tests.pipelines.process import ROOT, assert_user_error, run_command
 
 L16 = [
     *("--experiment=jft_vit_l16", "--classes=1000", "--set=model.representation_size=none"),
@@ -71,6 +71,26 @@ def test_a_run_that_does_not_fit_gets_settings_that_fit(command, flags, settings
     found = re.findall(r"--set (\S+)", line)
     again = command("plan", *flags, *(f"--set={setting}" for setting in found))
     assert again.stdout == result.stdout and "does not fit" not in again.stderr
+
+
+@pytest.mark.process
+def test_a_process_says_which_settings_it_chose(tmp_path):
+    """Its module is called __main__, and only lines of `pipelines` are printed."""
+    flags = ("--experiment=jft_vit_h14", "--chip=v3", "--chips=128")
+    result = run_command("plan", *flags, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    (line,) = [line for line in result.stderr.splitlines() if "planned with --set" in line]
+    assert line.endswith("planned with --set train.accumulate_steps=16")
+    assert "planned with 18,000 classes" in result.stderr
+
+
+def test_the_data_of_the_paper_have_their_classes(planned):
+    """Parameters of docs/paper.md A.11 with heads of 21,843 and 1,000 classes."""
+    flags = ("--images=14000000", "--chip=v3", "--chips=128")
+    for recipe, parameters in (("imagenet21k_r50x1", 68_256_659), ("imagenet_r50x1", 25_549_352)):
+        assert planned(f"--experiment={recipe}", *flags)["parameters"] == parameters
+    jft = planned("--experiment=jft_r50x1", *flags)["parameters"]
+    assert jft == 23_500_352 + 2049 * 18_000
 
 
 def test_the_largest_model_fits_no_core_with_all_of_the_optimizer(command):
