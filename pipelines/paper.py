@@ -46,6 +46,13 @@ def define(values):
     flags.DEFINE_bool(
         "report", False, "Write the page about all experiments again, and end.", **own
     )
+    flags.DEFINE_string(
+        "units",
+        None,
+        "A folder for the results of trainings and measurements, a file for each experiment: what "
+        "it has is not run again, also on another machine.",
+        **own,
+    )
     shared_flags.define_json(values)
 
 
@@ -78,7 +85,7 @@ def main(values, arguments):
     if values.report:
         print(session.rewrite(workdir))
         return
-    records = session.run(studies, workdir, _devices(values))
+    records = session.run(studies, workdir, _devices(values), values.units)
     if values.json:
         shared_flags.print_json(records)
 

@@ -32,15 +32,23 @@ def write_manifest(path, *, seed, data, strategy, hosts=1):
         strategy: description of the strategy.
         hosts: number of processes that train.
     """
-    # Here, since `onednn_of` is called before TensorFlow is imported.
-    import keras
-    import tensorflow as tf
-
     start = {
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "command": [os.path.basename(sys.argv[0]), *sys.argv[1:]],
         "strategy": strategy,
         "hosts": hosts,
+        **software(),
+    }
+    write_json(path, {"seed": seed, "data": data, "starts": [*_read_starts(path), start]})
+
+
+def software() -> dict:
+    """The commit of this code, versions, the compiled ops, and whether oneDNN is on."""
+    # Here, since `onednn_of` is called before TensorFlow is imported.
+    import keras
+    import tensorflow as tf
+
+    return {
         "git": _git_state(),
         "versions": {
             "python": platform.python_version(),
@@ -50,7 +58,6 @@ def write_manifest(path, *, seed, data, strategy, hosts=1):
         "ops": custom_ops.describe(),
         "onednn": onednn.is_on(),
     }
-    write_json(path, {"seed": seed, "data": data, "starts": [*_read_starts(path), start]})
 
 
 def read_data(path) -> dict:

@@ -3,7 +3,9 @@
 scikit-learn contains 1,797 digits of 8 x 8 pixels (Alpaydin and Kaynak, UCI repository, 1998).
 After this module is imported, `tfds.load("digits")` loads them like any other data set.
 `digits/low` and `digits/high` have the images of the same splits with the digits 0 to 4, and 5 to
-9. Prepared files are written to the TFDS data directory.
+9. `digits/shuffled-2` has all images, each cut into squares of 2 x 2 pixels that are put together
+in another order, the same for all images; `digits/shuffled-1` does so with pixels. Prepared files
+are written to the TFDS data directory.
 """
 
 from typing import ClassVar
@@ -18,8 +20,14 @@ from pipelines.data.builtin.offline_builder import OfflineBuilder
 # Images of each digit in the held-out splits. All other images are in the train split.
 _PER_DIGIT = {"test": 30, "validation": 20}
 _SPLITS = ("train", "validation", "test")
-# Configuration -> its digits; their labels count from 0.
-_CLASSES = {"all": range(10), "low": range(5), "high": range(5, 10)}
+# Configuration -> its digits, whose labels count from 0, and the side of squares that are moved.
+_CONFIGS = {
+    "all": (range(10), None),
+    "low": (range(5), None),
+    "high": (range(5, 10), None),
+    "shuffled-2": (range(10), 2),
+    "shuffled-1": (range(10), 1),
+}
 _DESCRIPTION = """\
 Handwritten digits, 8 x 8 pixels, from scikit-learn's load_digits. Gray values 0 .. 16 become
 round(value * 255 / 16) in three equal channels. 1,297 train, 200 validation and 300 test images;
@@ -28,10 +36,11 @@ every digit appears 20 times in validation and 30 times in test.
 
 
 class Digits(OfflineBuilder, tfds.core.GeneratorBasedBuilder):
-    """Builder of `digits/all`, the default, of `digits/low` (0 to 4) and of `digits/high` (5 to 9).
+    """Builder of `digits/all`, the default, and of the other configurations.
 
     `digits/all` has 1,297 / 200 / 300 train / validation / test images, `digits/low` has 651 / 100
-    / 150 and `digits/high` 646 / 100 / 150.
+    / 150 and `digits/high` 646 / 100 / 150; the shuffled ones have as many
+    as `digits/all`.
     """
 
     VERSION = tfds.core.Version("1.0.0")
@@ -40,6 +49,10 @@ class Digits(OfflineBuilder, tfds.core.GeneratorBasedBuilder):
         tfds.core.BuilderConfig(name="all", description="All ten digits."),
         tfds.core.BuilderConfig(name="low", description="Digits 0 to 4, same splits."),
         tfds.core.BuilderConfig(name="high", description="Digits 5 to 9, same splits."),
+        tfds.core.BuilderConfig(
+            name="shuffled-2", description="Squares of 2 x 2 pixels in one other order."
+        ),
+        tfds.core.BuilderConfig(name="shuffled-1", description="Pixels in one other order."),
     ]
 
     def _info(self):
@@ -60,7 +73,7 @@ class Digits(OfflineBuilder, tfds.core.GeneratorBasedBuilder):
 
     @property
     def _classes(self):
-        return _CLASSES[self.builder_config.name]
+        return _CONFIGS[self.builder_config.name][0]
 
     def _split_generators(self, dl_manager):
         del dl_manager  # nothing to download
@@ -68,6 +81,8 @@ class Digits(OfflineBuilder, tfds.core.GeneratorBasedBuilder):
 
     def _generate_examples(self, split):
         pixels, labels = _load()
+        if side := _CONFIGS[self.builder_config.name][1]:
+            pixels = shuffled(pixels, side)
         for number, index in enumerate(split_indices(split, self._classes)):
             label = self._classes.index(labels[index])
             yield number, {"image": _to_rgb(pixels[index]), "label": label}
@@ -102,6 +117,22 @@ def split_indices(split, classes=range(10)):
     # classes that reach their 50 held-out images first.
     stored = stateless_random.permutation(len(labels), 0, stateless_random.SPLIT, 1)
     return stored[member[stored]]
+
+
+def shuffled(pixels, side):
+    """Cuts images into squares, and puts the squares of each together in one other order.
+
+    Args:
+        pixels: `[n, 8, 8]`.
+        side: of a square, in pixels; divides 8.
+    """
+    count, height, width = pixels.shape
+    rows, columns = height // side, width // side
+    squares = pixels.reshape(count, rows, side, columns, side).transpose(0, 1, 3, 2, 4)
+    order = stateless_random.permutation(rows * columns, 0, stateless_random.SPLIT, 2 + side)
+    squares = squares.reshape(count, rows * columns, side, side)[:, order]
+    squares = squares.reshape(count, rows, columns, side, side).transpose(0, 1, 3, 2, 4)
+    return squares.reshape(pixels.shape)
 
 
 def png_image(index):

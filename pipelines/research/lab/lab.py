@@ -81,19 +81,30 @@ class Lab:
             UserError: if a result is damaged.
             Interrupted: after a signal.
         """
-        if needs := list(dict.fromkeys(need for unit in units for need in unit.needs)):
-            self.results(needs)
-        left = [unit for unit in units if self._result(unit) is None]
+        self._finish(units, self._has_result)
+        return [self._results[unit.folder] for unit in units]
+
+    def _finish(self, units, is_done):
+        """Runs units until `is_done` says of each that it is; first those that they need."""
+        left = [unit for unit in units if not is_done(unit)]
+        if needs := list(dict.fromkeys(need for unit in left for need in unit.needs)):
+            self._finish(needs, self._has_files)
         if 0 < len(left) < len(units):
             _log.info(f"{self._name}: {len(units) - len(left)} of {len(units)} done before")
         while left:
-            ran = [self._run(unit) for unit in left if self._result(unit) is None]
+            ran = [self._run(unit, is_done) for unit in left if not is_done(unit)]
             if ran and not any(ran):
                 time.sleep(_POLL)
-            left = [unit for unit in left if self._result(unit) is None]
-        return [self._results[unit.folder] for unit in units]
+            left = [unit for unit in left if not is_done(unit)]
 
-    def _run(self, unit):
+    def _has_result(self, unit):
+        return self._result(unit) is not None
+
+    def _has_files(self, unit):
+        """Whether a unit has what another one needs of it, besides its result."""
+        return self._has_result(unit)
+
+    def _run(self, unit, is_done):
         """Runs a unit; returns whether it has a result, as another process may run it."""
         begun = self._begun.setdefault(self._name, set())
         is_new = unit.folder not in begun
@@ -112,7 +123,7 @@ class Lab:
                 if is_new:
                     _log.info(f"another process runs it: {error}")
                 return False
-            if self._result(unit) is None:  # Else another process has just finished it.
+            if not is_done(unit):  # Else another process has just finished it.
                 self._run_now(unit)
         return True
 

@@ -18,6 +18,7 @@ from pipelines.research.paper.toy.gates import GATES
 from pipelines.research.paper.toy.hybrids import HYBRIDS
 from pipelines.research.paper.toy.inductive_bias import INDUCTIVE_BIAS
 from pipelines.research.paper.toy.optimizers import OPTIMIZERS
+from pipelines.research.paper.toy.permutations import PERMUTATIONS
 from pipelines.research.paper.toy.positions import POSITIONS
 from pipelines.research.paper.toy.resolutions import RESOLUTIONS
 from vit_tf.config.near_names import did_you_mean
@@ -26,7 +27,7 @@ TOYS = {
     toy.name: toy
     for toy in (
         *(GATES, POSITIONS, FEW_LABELS, DATA_SIZE, CLASSIFIERS, HYBRIDS, DEPTH_AND_WIDTH),
-        *(RESOLUTIONS, FEW_SHOT_PROXY, INDUCTIVE_BIAS, OPTIMIZERS, AXIAL),
+        *(RESOLUTIONS, FEW_SHOT_PROXY, INDUCTIVE_BIAS, OPTIMIZERS, AXIAL, PERMUTATIONS),
     )
 }
 ALL = "all"

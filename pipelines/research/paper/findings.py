@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from scipy import stats
 
+# Fewer seeds give numbers and no verdict.
+LEAST_SEEDS = 5
 _CONFIDENCE = 0.95
 
 
@@ -53,10 +55,12 @@ class Difference:
     Attributes:
         mean: of the differences.
         half: half of its 95 % interval (Student); None for a single seed.
+        seeds: number of pairs.
     """
 
     mean: float
     half: float | None
+    seeds: int = LEAST_SEEDS
 
     @property
     def shows(self) -> bool:
@@ -64,9 +68,24 @@ class Difference:
         return self.half is not None and abs(self.mean) > self.half
 
     @property
-    def is_above(self) -> bool:
-        """Whether the interval is above 0."""
-        return self.shows and self.mean > 0
+    def is_above(self) -> bool | None:
+        """Whether the interval is above 0; None, no verdict, with fewer than `LEAST_SEEDS`."""
+        return self._verdict(self.shows and self.mean > 0)
+
+    @property
+    def is_below(self) -> bool | None:
+        """Whether the interval is below 0; None as for `is_above`."""
+        return self._verdict(self.shows and self.mean < 0)
+
+    def is_within(self, margin) -> bool | None:
+        """Whether the interval lies within a margin on both sides of 0: a test of equality.
+
+        None, no verdict, with fewer than `LEAST_SEEDS`.
+        """
+        return self._verdict(self.half is not None and abs(self.mean) + self.half < margin)
+
+    def _verdict(self, shows):
+        return bool(shows) if self.seeds >= LEAST_SEEDS else None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -150,6 +169,9 @@ class Chart:
         log: whether the axis of `x` is logarithmic.
         joined: whether lines join the points of a curve.
         x_percent: whether `x` are fractions.
+        percent: whether `y` are fractions.
+        lines: name -> `y` that a line marks, such as that of chance.
+        categories: names of `x` = 0, 1, ..., if it is no quantity.
     """
 
     title: str
@@ -158,6 +180,9 @@ class Chart:
     log: bool = False
     joined: bool = True
     x_percent: bool = False
+    percent: bool = True
+    lines: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    categories: Sequence[str] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,13 +203,79 @@ class Claim:
 
 
 @dataclasses.dataclass(frozen=True)
+class Choice:
+    """A setting of each arm that was chosen by the loss of held-out examples.
+
+    Attributes:
+        what: such as "learning rate".
+        losses: arm -> value -> the losses of trainings with other seeds than those of the results;
+            infinite where one was not finite.
+        pilots: arm -> the accuracies with the value that was chosen.
+    """
+
+    what: str
+    losses: Mapping[str, Mapping[float, Cell]]
+    pilots: Mapping[str, Cell]
+
+    @property
+    def chosen(self) -> dict[str, float]:
+        """The value of each arm with the lowest mean loss; of equal ones, that in the middle."""
+        return {arm: _lowest(found) for arm, found in self.losses.items()}
+
+    @property
+    def at_edge(self) -> list[str]:
+        """The arms whose value is the smallest or the largest that was tried."""
+        return [arm for arm, value in self.chosen.items() if edge(self.losses[arm], value)]
+
+    @property
+    def text(self) -> str:
+        """A sentence."""
+        shown = ", ".join(f"{arm} {value:g}" for arm, value in self.chosen.items())
+        return (
+            f"{self.what}s, by the loss of held-out examples: {shown}; "
+            f"at an edge of what was tried: {', '.join(self.at_edge) or 'none'}"
+        )
+
+    @property
+    def chart(self) -> "Chart":
+        """The losses over the values."""
+        return Chart(
+            title="loss of held-out examples",
+            x_label=self.what,
+            curves={
+                arm: [Point.of(x, each) for x, each in sorted(found.items()) if each.mean < 1e9]
+                for arm, found in self.losses.items()
+            },
+            log=True,
+            percent=False,
+        )
+
+
+def _lowest(losses):
+    values = sorted(losses)
+    return min(values, key=lambda x: (losses[x].mean, abs(2 * values.index(x) - len(values) + 1)))
+
+
+def edge(losses: Mapping[float, Cell], value) -> int:
+    """-1 if a value is the smallest of those that were tried, 1 if it is the largest, else 0."""
+    return (value == max(losses)) - (value == min(losses))
+
+
+@dataclasses.dataclass(frozen=True)
 class Findings:
-    """The result of an experiment."""
+    """The result of an experiment.
+
+    Attributes:
+        tables, claims, charts: what was found.
+        notes: sentences.
+        choices: what was chosen before; a claim has no verdict if one is at an edge.
+    """
 
     tables: Sequence[Table]
     claims: Sequence[Claim]
     notes: Sequence[str] = ()
     charts: Sequence[Chart] = ()
+    choices: Sequence[Choice] = ()
 
 
 def cell(units, results, metric="accuracy") -> Cell:
@@ -217,7 +308,7 @@ def mean_difference(cells: Sequence[Cell], reference: Cell, tests=1) -> Differen
 def paired(first: Sequence[float], second: Sequence[float], tests=1) -> Difference:
     """First minus second, value by value; see `difference`."""
     each = [a - b for a, b in zip(first, second, strict=True)]
-    return Difference(statistics.fmean(each), half_interval(each, tests))
+    return Difference(statistics.fmean(each), half_interval(each, tests), len(each))
 
 
 def half_interval(values, tests=1) -> float | None:
@@ -229,8 +320,17 @@ def half_interval(values, tests=1) -> float | None:
     """
     if len(values) < 2:
         return None
-    quantile = stats.t.ppf(1 - (1 - _CONFIDENCE) / (2 * tests), len(values) - 1)
-    return float(quantile * statistics.stdev(values) / len(values) ** 0.5)
+    return quantile(len(values), tests) * statistics.stdev(values) / len(values) ** 0.5
+
+
+def quantile(count, tests=1) -> float:
+    """The quantile of Student's distribution for the interval of a mean; see `half_interval`."""
+    return float(stats.t.ppf(1 - (1 - _CONFIDENCE) / (2 * tests), count - 1))
+
+
+def jointly(*verdicts: bool | None) -> bool | None:
+    """Whether all show; None if one of them is no verdict."""
+    return None if None in verdicts else all(verdicts)
 
 
 def points(found: Difference) -> str:

@@ -7,8 +7,13 @@ from pipelines.errors import counted
 from pipelines.reports import charts
 from pipelines.reports.text_table import aligned
 from pipelines.research.paper.findings import Cell, Chart, Findings, Point, Reading, Table, points
+from pipelines.research.paper.registration import register
 
 VERDICTS = {True: "shows", False: "does not show", None: "reported"}
+_NO_VERDICT = (
+    "no expectation has a verdict: a setting was chosen at an edge of what was tried, so its best "
+    "value may lie outside"
+)
 
 
 def make_record(study, findings: Findings, lab) -> dict:
@@ -21,25 +26,42 @@ def make_record(study, findings: Findings, lab) -> dict:
 
     Returns:
         "name", "title", "paper", "question", "setup", "minutes" (measured), "estimate" (minutes),
+        "registration" (a sentence, and whether the study is confirmatory; see `registration`),
         "tables", "charts", "claims" and "notes": the fields of `findings`, with the folders of the
-        readings relative to the folder of the page.
+        readings relative to the folder of the page; and "choices": the losses by which settings
+        were chosen.
     """
     fields = {x: getattr(study, x) for x in ("name", "title", "paper", "question", "setup")}
     tables = [dataclasses.asdict(table) for table in findings.tables]
+    registration = register(study, lab.first_run())
+    at_edge = any(choice.at_edge for choice in findings.choices)
+    claims = [
+        dataclasses.asdict(claim) | ({"shows": None} if at_edge else {})
+        for claim in findings.claims
+    ]
+    notes = [choice.text for choice in findings.choices] + [_NO_VERDICT] * at_edge
     return fields | {
         "minutes": round(lab.seconds() / 60, 1),
         "estimate": study.minutes,
+        "registration": {
+            "text": registration.text,
+            "confirmatory": registration.is_confirmatory and not study.is_gate,
+        },
         "runs": os.path.basename(lab.root),
         "tables": tables,
-        "charts": [dataclasses.asdict(chart) for chart in findings.charts],
-        "claims": [dataclasses.asdict(claim) for claim in findings.claims],
-        "notes": list(findings.notes),
+        "charts": [
+            dataclasses.asdict(chart)
+            for chart in (*findings.charts, *(x.chart for x in findings.choices))
+        ],
+        "choices": [dataclasses.asdict(choice) for choice in findings.choices],
+        "claims": claims,
+        "notes": [*notes, *findings.notes],
     }
 
 
 def text(study, record) -> str:
     """Returns the result of an experiment for a terminal."""
-    lines = [f"{study.name}, {study.title}: {minutes(record)}"]
+    lines = [f"{study.name}, {study.title}: {minutes(record)}", record["registration"]["text"]]
     for table in tables(record):
         lines += [table.title, *aligned(rows(table))]
     for claim in record["claims"]:
@@ -48,9 +70,29 @@ def text(study, record) -> str:
 
 
 def score(found) -> str:
-    """How many of the judged expectations of some records show."""
-    judged = [x["shows"] for record in found for x in record["claims"] if x["shows"] is not None]
-    return f"{sum(judged)} of {len(judged)}"
+    """How many of the confirmatory claims of some records show."""
+    judged = judged_claims(found)
+    return f"{sum(x['shows'] for x in judged)} of {len(judged)}"
+
+
+def judged_claims(found) -> list[dict]:
+    """The claims of some records that have a verdict and were declared before the first run."""
+    return [
+        claim
+        for record in found
+        if record.get("registration", {}).get("confirmatory")
+        for claim in record["claims"]
+        if claim["shows"] is not None
+    ]
+
+
+def multiplicity(found) -> str:
+    """A sentence about how many claims may show by chance."""
+    count = len(judged_claims(found))
+    return (
+        f"Each confirmatory claim has an interval of 95 %: of {count} claims without a true one, "
+        f"at most {0.05 * count:.2g} would show by chance"
+    )
 
 
 def minutes(record) -> str:
@@ -102,6 +144,9 @@ def drawn(chart: Chart, png=False):
         log=chart.log,
         joined=chart.joined,
         x_percent=chart.x_percent,
+        percent=chart.percent,
+        lines=chart.lines,
+        categories=chart.categories,
         png=png,
     )
 

@@ -27,7 +27,7 @@ def write(path, study, record):
         tables=[_shown(table, record["runs"]) for table in records.tables(record)],
         charts=[(chart.title, records.drawn(chart)) for chart in records.drawings(record)],
         parts=[(name, catalog.PARTS[name]) for name in study.paper],
-        notes=record["notes"],
+        notes=[record["registration"]["text"], *record["notes"]],
     )
 
 
@@ -45,7 +45,7 @@ def write_index(path):
         "experiments.html",
         headlines=[
             (str(len(found)), "experiments"),
-            (records.score(found), "expectations show"),
+            (records.score(found), "confirmatory claims show"),
             (f"{minutes:.0f} min", "of computation"),
         ],
         records=[
@@ -72,7 +72,7 @@ def _claims(record):
 
 def _headlines(record):
     return [
-        (records.score([record]), "expectations show"),
+        (records.score([record]), "confirmatory claims show"),
         (records.minutes(record), "of computation"),
         (str(len(records.folders(record))), "runs with a number here"),
     ]
@@ -102,8 +102,9 @@ def _write_markdown(path, found):
     lines = [
         "# The paper's experiments",
         "",
-        f"Written by `python -m pipelines.paper`. {records.score(found)} expectations show, "
-        f"{sum(record['minutes'] for record in found):.0f} minutes of computation.",
+        f"Written by `python -m pipelines.paper`. {records.score(found)} confirmatory claims "
+        f"show, {sum(record['minutes'] for record in found):.0f} minutes of computation. "
+        f"{records.multiplicity(found)}.",
     ]
     for record in found:
         lines += _section(path, record)
@@ -118,7 +119,7 @@ def _section(path, record):
     for text, numbers, verdict, must in _claims(record):
         claims.append([text + " (must hold)" * must, numbers, verdict])
     lines += _lines(claims, "---")
-    for note in record["notes"]:
+    for note in (record["registration"]["text"], *record["notes"]):
         lines += ["", f"{note[0].upper()}{note[1:]}."]
     number = 0
     for table in records.tables(record):

@@ -1,16 +1,20 @@
 """Runs studies in a folder: their units, their pages, and a page about all of them."""
 
+import datetime
 import logging
 import os
 from collections.abc import Sequence
 
+from pipelines.distribution.group import current_group
 from pipelines.distribution.signals import interruptible
 from pipelines.errors import RunError, UserError
 from pipelines.research.lab.folder import mark
-from pipelines.research.lab.lab import Lab, Stage
+from pipelines.research.lab.lab import RESULT, Lab, Stage
 from pipelines.research.paper import records, report
-from pipelines.research.paper.study import Study
+from pipelines.research.paper.kept import UNIT, Kept
+from pipelines.research.paper.study import PILOTS, Study
 from pipelines.research.paper.units import StudyUnit
+from pipelines.runs import manifest
 from pipelines.runs.json_file import read_json, write_json
 from vit_tf.files import storage
 
@@ -18,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 # The file that marks a folder, the command that it names, and what the folder has.
 _MARK = ("paper.json", "pipelines.paper", "experiments")
-_UNITS, _UNIT = "runs", "unit.json"
+_UNITS = "runs"
 
 
 class StudyLab(Lab):
@@ -26,9 +30,17 @@ class StudyLab(Lab):
 
     _title = "{}, run {} of {}"
 
+    def __init__(self, root, devices, stages, kept, **kwargs):
+        super().__init__(root, devices, stages, **kwargs)
+        self._kept = kept
+
+    def attempts(self, units: Sequence[StudyUnit]) -> list[dict]:
+        """The results of units; {"failed": the reason} where a loss was not finite."""
+        return super().results(units)
+
     def results(self, units: Sequence[StudyUnit]) -> list[dict]:
         """As `Lab.results`; raises `RunError` if a loss is not finite."""
-        found = super().results(units)
+        found = self.attempts(units)
         for unit, result in zip(units, found, strict=True):
             if "failed" in result:
                 raise RunError(f"{unit.folder}: {result['failed']}")
@@ -39,13 +51,55 @@ class StudyLab(Lab):
 
         It may use the units of others too, whose time is counted there.
         """
-        folders = (os.path.join(self.root, x, _UNIT) for x in self._finished[self._name])
-        kept = map(read_json, folders)
-        return sum(x["seconds"] for x in kept if x["experiment"] == self._name)
+        return sum(x["seconds"] for x in self._units() if x["experiment"] == self._name)
+
+    def first_run(self) -> str | None:
+        """When the first of the units of this experiment began, ISO 8601; None: that is unknown.
+
+        Pilots and choices of settings do not count: no result uses them.
+        """
+        times = [x.get("begun") for x in self._units() if x.get("seed") not in PILOTS]
+        return None if None in times else min(times, default=None)
+
+    def keep(self):
+        """Writes what has ended of this experiment where results are kept."""
+        for folder in self._finished[self._name]:
+            if storage.exists(os.path.join(self.root, folder, UNIT)):
+                self._kept.add(self.root, folder)
+        self._kept.write(self._name)
+
+    def _units(self):
+        """What is known of each unit of this experiment besides its result."""
+        for folder in self._finished[self._name]:
+            path = os.path.join(self.root, folder, UNIT)
+            yield read_json(path) if storage.exists(path) else self._kept.get(folder)
+
+    def _has_files(self, unit):
+        path = os.path.join(self.root, unit.folder, RESULT)
+        return self._has_result(unit) and current_group().from_chief(lambda: storage.exists(path))
+
+    def _read(self, unit):
+        found = super()._read(unit)
+        if found is None and (kept := self._kept.get(unit.folder)):
+            return kept["result"]
+        return found
 
     def _keep(self, unit, result, seconds):
-        record = {"settings": unit.settings, "experiment": self._name, "seconds": seconds}
-        write_json(os.path.join(self.root, unit.folder, _UNIT), record)
+        software = manifest.software()
+        record = {
+            "settings": unit.settings,
+            "seed": unit.seed,
+            "experiment": self._name,
+            "seconds": round(seconds, 1),
+            "begun": (
+                datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=seconds)
+            ).isoformat(timespec="seconds"),
+            "git": software["git"],
+            "versions": software["versions"],
+            "isa": software["ops"]["isas"]["chosen"],
+            "onednn": software["onednn"],
+        }
+        write_json(os.path.join(self.root, unit.folder, UNIT), record)
         super()._keep(unit, result, seconds)
 
 
@@ -67,6 +121,8 @@ class Listing:
             self.units[unit.folder] = unit
         return [unit.stand_in() for unit in units]
 
+    attempts = results
+
 
 def describe(studies: Sequence[Study]) -> list[str]:
     """Lines about experiments and their units, which are not run."""
@@ -87,13 +143,15 @@ def listed(study: Study) -> Listing:
     return listing
 
 
-def run(studies: Sequence[Study], path, devices) -> dict:
+def run(studies: Sequence[Study], path, devices, units=None) -> dict:
     """Runs experiments, or what is left of them, and writes their pages.
 
     Args:
         studies: the experiments.
         path: the folder; created if missing. Other processes may run experiments there too.
         devices: see `Lab`.
+        units: folder where the results of units are kept, and read if they are not in `path`; see
+            `kept`. None keeps none.
 
     Returns:
         `{name: the record of the experiment}`, see `records.make_record`.
@@ -108,16 +166,19 @@ def run(studies: Sequence[Study], path, devices) -> dict:
     stages = {x.name: Stage(len(listed(x).units), x.minutes and 60 * x.minutes) for x in studies}
     with interruptible():
         mark(path, *_MARK)
-        lab = StudyLab(units_folder(path), devices, stages, pace=1.0)
+        lab = StudyLab(units_folder(path), devices, stages, Kept(units), pace=1.0)
         for study in studies:
             lab.begin(study.name)
-            findings = study.run(lab)
+            try:
+                findings = study.run(lab)
+            finally:  # Another machine may go on after an interruption.
+                lab.keep()
             record = records.make_record(study, findings, lab)
             made[study.name] = record
             report.write(path, study, record)
             _log.info("\n" + records.text(study, record))
-            failed = [x for x in findings.claims if x.must and not x.shows]
-            broken += [f"{study.name}: {claim.text} ({claim.numbers})" for claim in failed]
+            failed = [x for x in record["claims"] if x["must"] and x["shows"] is False]
+            broken += [f"{study.name}: {claim['text']} ({claim['numbers']})" for claim in failed]
             if failed and study.is_gate:
                 raise RunError(
                     f"{broken[0]}. Something is broken, so the other experiments would say "

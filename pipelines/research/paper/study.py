@@ -1,11 +1,12 @@
 """A study, and what studies at toy scale share: choosing settings on a hold-out, seeds."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 from pipelines.config import Experiment, override
 from pipelines.config.recipes import get_recipe
-from pipelines.research.paper.findings import Cell, Findings, cell
+from pipelines.research.paper.findings import Cell, Choice, Findings, Reading, cell, edge
 from pipelines.research.paper.units import Training
 
 
@@ -35,6 +36,11 @@ class Study:
     default: bool = False
     is_gate: bool = False
 
+
+# Seeds of choices and pilots; no result uses them.
+PILOTS = (100, 101, 102)
+# How often a grid of rates grows at most.
+_EXTENSIONS = 6
 
 # A ViT without regularization, whose result is the mean of the patches; nothing is mirrored.
 PLAIN = (
@@ -74,45 +80,70 @@ def seeded(name, experiment, seeds) -> list[Training]:
     ]
 
 
-def pick(lab, arms: Mapping[str, Sequence[Training]]) -> dict[str, int]:
-    """The index of the best of each arm's trainings: that with the lowest loss.
-
-    The accuracy of a few hundred held-out images is too coarse for a choice.
-
-    Args:
-        lab: the `Lab`.
-        arms: name -> trainings, which are evaluated on held-out training images.
-    """
-    flat = [unit for units in arms.values() for unit in units]
-    found = dict(zip(flat, lab.results(flat), strict=True))
-
-    return {
-        name: min(range(len(units)), key=lambda index, units=units: found[units[index]]["loss"])
-        for name, units in arms.items()
-    }
-
-
-def picked_rates(lab, name, arms: Mapping[str, Experiment], rates, held_out) -> dict[str, float]:
-    """The learning rate of each arm that is best on held-out images.
+def choose_rates(lab, name, arms: Mapping[str, Experiment], rates, held_out) -> Choice:
+    """The learning rate of each arm; see `choose`.
 
     Args:
         lab: the `Lab`.
         name: begin of the names of the trainings.
         arms: name -> `Experiment`.
-        rates: the learning rates to choose from.
+        rates: the learning rates to begin with, of all arms or by arm.
         held_out: assignments of the splits for the choice.
     """
-    tried = {
-        arm: [
-            Training(
-                name=f"{name}/{slug(arm)},rate={rate:g}",
-                experiment=override(base, [f"optimizer.learning_rate={rate}", *held_out]),
-            )
-            for rate in rates
-        ]
-        for arm, base in arms.items()
+
+    def units(arm, rate):
+        experiment = override(arms[arm], [f"optimizer.learning_rate={rate}", *held_out])
+        return seeded(f"{name}/{slug(arm)},rate={rate:g}", experiment, PILOTS)
+
+    begin = rates if isinstance(rates, Mapping) else dict.fromkeys(arms, rates)
+    return choose(lab, "learning rate", begin, units)
+
+
+def choose(lab, what, begin: Mapping[str, Sequence[float]], units) -> Choice:
+    """The value of each arm with the lowest loss of held-out images, by three seeds.
+
+    The accuracy of a few hundred held-out images is too coarse for a choice. While the best value
+    of an arm is the smallest or the largest that was tried, half or twice that value follows.
+
+    Args:
+        lab: the `Lab`.
+        what: the setting that is chosen.
+        begin: arm -> the values to begin with.
+        units: function of an arm and a value; returns a training for each of `PILOTS`, which is
+            evaluated on held-out images.
+    """
+    tried = {arm: {} for arm in begin}
+    wanted = dict(begin)
+    for _ in range(1 + _EXTENSIONS):
+        for arm, values in wanted.items():
+            tried[arm] |= {value: units(arm, value) for value in values}
+        choice = _choice(lab, what, tried)
+        wanted = {arm: [_beyond(choice.losses[arm], choice.chosen[arm])] for arm in choice.at_edge}
+        if not wanted:
+            break
+    return choice
+
+
+def _beyond(losses, value):
+    """The value after the largest or before the smallest, to six digits."""
+    return float(f"{value * 2.0 ** edge(losses, value):.6g}")
+
+
+def _choice(lab, what, tried):
+    flat = [unit for by_value in tried.values() for each in by_value.values() for unit in each]
+    found = dict(zip(flat, lab.attempts(flat), strict=True))
+
+    def loss(unit):
+        return Reading(unit.folder, "loss", found[unit].get("loss", math.inf))
+
+    losses = {
+        arm: {value: Cell(tuple(map(loss, each))) for value, each in by_value.items()}
+        for arm, by_value in tried.items()
     }
-    return {arm: rates[index] for arm, index in pick(lab, tried).items()}
+    choice = Choice(what, losses, {})
+    best = {arm: tried[arm][value] for arm, value in choice.chosen.items()}
+    pilots = {arm: cell(each, [found[unit] for unit in each]) for arm, each in best.items()}
+    return dataclasses.replace(choice, pilots=pilots)
 
 
 def at_rates(name, arms: Mapping[str, Experiment], rates, assignments, seeds) -> dict[str, list]:
@@ -121,7 +152,7 @@ def at_rates(name, arms: Mapping[str, Experiment], rates, assignments, seeds) ->
     Args:
         name: begin of the names of the trainings.
         arms: name -> `Experiment`.
-        rates: the learning rate of each arm.
+        rates: the learning rate of each arm, such as `Choice.chosen`.
         assignments: of the splits.
         seeds: the seeds.
     """
@@ -138,12 +169,6 @@ def at_rates(name, arms: Mapping[str, Experiment], rates, assignments, seeds) ->
 def accuracies(lab, units: Mapping[str, Sequence[Training]]) -> dict[str, Cell]:
     """The accuracy of each arm, with a reading for each of its trainings."""
     return {arm: cell(each, lab.results(each)) for arm, each in units.items()}
-
-
-def rates_text(rates: Mapping[str, float]) -> str:
-    """A sentence about picked rates."""
-    shown = ", ".join(f"{name} {rate:g}" for name, rate in rates.items())
-    return f"learning rates, picked on held-out images: {shown}"
 
 
 def slug(text) -> str:

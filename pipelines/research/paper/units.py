@@ -32,11 +32,13 @@ class StudyUnit(Unit):
         name: what it is, such as "positions/none,seed=0": the begin of its folder.
         start: the unit whose final weights it reads; None: random weights.
         settings: what decides the result, as JSON can hold it.
+        seed: of the training that it is, or is about.
     """
 
     name: str
     start: "StudyUnit | None"
     settings: dict[str, Any]
+    seed: int | None
 
     @property
     def folder(self) -> str:
@@ -61,6 +63,8 @@ class Training(StudyUnit):
     name: str
     experiment: Experiment
     start: "Training | None" = None
+
+    seed = property(lambda self: self.experiment.seed)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -106,6 +110,7 @@ class Measurement(StudyUnit):
 
     name = property(lambda self: f"{self.kind}/{self.of.name}")
     start = property(lambda self: self.of)
+    seed = property(lambda self: self.of.seed)
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -55,6 +55,8 @@ class Command(StudyUnit):
     beside: "tuple[Command, ...]" = ()
     reads: tuple[Data, ...] = ()
 
+    seed = None
+
     @property
     def needs(self) -> "tuple[Command, ...]":
         """The commands whose weights it reads."""

@@ -6,8 +6,8 @@ import numpy as np
 from scipy import stats
 
 from pipelines.config import override
-from pipelines.research.paper.findings import Claim, Findings, Table, cell, points
-from pipelines.research.paper.study import Study, picked_rates, rates_text, seeded
+from pipelines.research.paper.findings import Choice, Claim, Findings, Table, cell, points
+from pipelines.research.paper.study import Study, choose_rates, seeded
 from pipelines.research.paper.toy.shapes import BIT, VIT
 
 SIZES = (250, 1000, 4000, 16000)
@@ -18,10 +18,10 @@ _STEPS = ("train.steps=1200",)
 ARMS = {"ViT": override(VIT, list(_STEPS)), "BiT": override(BIT, list(_STEPS))}
 
 
-def trained(lab) -> tuple[dict, str]:
+def trained(lab) -> tuple[dict, Choice]:
     """The trainings, arm -> size -> one for each seed, which may not have run; and the rates."""
     held_out = (f"data.train_split=train[:{_TUNED_AT}]", "data.eval_split=validation")
-    rates = picked_rates(lab, "data_size", ARMS, _RATES, held_out)
+    choice = choose_rates(lab, "data_size", ARMS, _RATES, held_out)
     units = {
         arm: {
             size: seeded(
@@ -29,7 +29,7 @@ def trained(lab) -> tuple[dict, str]:
                 override(
                     base,
                     [
-                        f"optimizer.learning_rate={rates[arm]}",
+                        f"optimizer.learning_rate={choice.chosen[arm]}",
                         f"data.train_split=train[:{size}]",
                         "data.eval_split=test",
                     ],
@@ -40,11 +40,11 @@ def trained(lab) -> tuple[dict, str]:
         }
         for arm, base in ARMS.items()
     }
-    return units, rates_text(rates)
+    return units, choice
 
 
 def _run(lab):
-    units, rates = trained(lab)
+    units, choice = trained(lab)
     rows = {
         arm: [cell(each, lab.results(each)) for each in by_size.values()]
         for arm, by_size in units.items()
@@ -70,7 +70,7 @@ def _run(lab):
                 f"{SIZES[-1]:,} images {points(many)}",
             ),
         ],
-        [rates],
+        choices=[choice],
     )
 
 
@@ -93,7 +93,7 @@ DATA_SIZE = Study(
     question="Is a ResNet ahead with few images, and does a ViT catch up with more?",
     setup="Classes of large drawn shapes at 32 x 32 pixels; 250 to 16,000 training images, the "
     "smaller sets within the larger; a ViT and a BiT of equal cost; 1,200 steps of 64 images "
-    f"for all. The rate of each is the best of three with {_TUNED_AT} images on the validation "
+    f"for all. The rate of each is the best with {_TUNED_AT} images on the validation "
     "split. Two seeds, 1,600 test images. The lead of BiT is regressed on the logarithm of the "
     "number of images (Student's interval of the slope).",
     minutes=19,

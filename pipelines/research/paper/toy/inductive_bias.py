@@ -23,7 +23,7 @@ _SHIFT, _SHUFFLE = image_changes.SHIFTS[3], image_changes.SHUFFLES[1]
 
 
 def _run(lab):
-    trained, rates = data_size.trained(lab)
+    trained, choice = data_size.trained(lab)
     cells = {
         (arm, size): _cells(lab, units)
         for arm, by_size in trained.items()
@@ -46,7 +46,7 @@ def _run(lab):
             reference=None,
         ),
     ]
-    return Findings(tables, _claims(of_most), [rates])
+    return Findings(tables, _claims(of_most), choices=[choice])
 
 
 def _cells(lab, units):

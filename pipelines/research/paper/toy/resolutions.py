@@ -2,7 +2,7 @@
 
 from pipelines.config import override
 from pipelines.research.paper.findings import Claim, Findings, Table, cell, points
-from pipelines.research.paper.study import Study, pick, rates_text, seeded
+from pipelines.research.paper.study import PILOTS, Study, choose, seeded
 from pipelines.research.paper.toy.shapes import VIT
 from pipelines.research.paper.units import Training
 
@@ -37,15 +37,15 @@ def _tuning(name, start, side, rate, split):
 
 def _run(lab):
     starts = seeded("resolutions/pretrained", _PRETRAINED, _SEEDS)
-    tried = {
-        str(side): [
-            _tuning(f"rate={rate:g}", starts[0], side, rate, "validation") for rate in _RATES
-        ]
-        for side in _SIDES
-    }
-    best = {side: _RATES[index] for side, index in pick(lab, tried).items()}
+    pilots = seeded("resolutions/pretrained", _PRETRAINED, PILOTS)
+
+    def units(side, rate):
+        name = f"rate={rate:g},seed="
+        return [_tuning(f"{name}{x.seed}", x, side, rate, "validation") for x in pilots]
+
+    choice = choose(lab, "learning rate", dict.fromkeys(map(str, _SIDES), _RATES), units)
     rows = {"before": [cell(starts, lab.results(starts))]}
-    for side, rate in best.items():
+    for side, rate in choice.chosen.items():
         units = [_tuning(f"seed={x.experiment.seed}", x, side, rate, "test") for x in starts]
         rows[f"fine-tuned at {side}"] = [cell(units, lab.results(units))]
     low, high = (f"fine-tuned at {side}" for side in _SIDES)
@@ -54,7 +54,7 @@ def _run(lab):
     return Findings(
         [table],
         [Claim("the higher resolution is better", found.is_above, points(found))],
-        [rates_text(best)],
+        choices=[choice],
     )
 
 
@@ -65,7 +65,7 @@ RESOLUTIONS = Study(
     question="Does it help to fine-tune at a higher resolution than that of pre-training?",
     setup="Classes of large drawn shapes of 64 x 64 pixels, 4,000 training images. A ViT with "
     "patches of 4 is trained for 1,200 steps of 64 at 32 x 32 and then fine-tuned for 150 steps, "
-    "at 32 x 32, or at 48 x 48 with resized position embeddings. The best of three rates on the "
+    "at 32 x 32, or at 48 x 48 with resized position embeddings. The best rate on the "
     "validation split; three seeds, paired, tested on 400 images.",
     minutes=5,
     run=_run,

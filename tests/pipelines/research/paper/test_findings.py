@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from pipelines.research.paper import power
 from pipelines.research.paper.findings import (
     Cell,
     Difference,
@@ -62,3 +63,41 @@ def test_differences_are_paired_by_seed():
 )
 def test_a_difference_shows_if_its_interval_leaves_out_0(found, shows, text):
     assert (found.shows, points(found)) == (shows, text)
+
+
+def test_too_few_seeds_give_no_verdict():
+    assert Difference(0.02, 0.01, 4).is_above is None
+    assert Difference(0.02, 0.01, 5).is_above is True
+    assert Difference(-0.02, 0.01, 5).is_below is True
+    assert Difference(0.02, 0.01, 5).is_within(0.04) is True
+    assert Difference(0.02, 0.02, 5).is_within(0.04) is False
+    assert Difference(-0.02, 0.03, 4).is_within(0.06) is None
+
+
+@pytest.mark.parametrize(("seeds", "tests"), [(5, 1), (8, 3)])
+def test_power_is_that_of_drawn_experiments(seeds, tests):
+    """How often intervals of drawn differences show, within three standard errors."""
+    random, deviation, effect = np.random.default_rng(0), 0.02, 0.025
+    trials = 4_000
+    drawn = random.normal(0, deviation, [trials, seeds])
+    halves = np.array([half_interval(list(each), tests) for each in drawn])
+    shows = np.mean(drawn.mean(axis=1) + effect > halves)
+    equal = np.mean(abs(drawn.mean(axis=1)) + halves < 2 * effect)
+    error = 3 * (0.25 / trials) ** 0.5
+    assert power.power_of_difference(seeds, effect, deviation, tests) == pytest.approx(
+        shows, abs=error
+    )
+    # The approximation of the equality's takes the expected deviation for the drawn ones.
+    assert power.power_of_equality(seeds, 2 * effect, deviation, tests) == pytest.approx(
+        equal, abs=0.1
+    )
+
+
+def test_pilots_decide_the_number_of_seeds():
+    steady, wild = cell_of(0.8, 0.801, 0.799), cell_of(0.7, 0.8, 0.9)
+    assert power.seeds_for([steady, steady], 0.03, most=12).seeds == 5
+    assert power.seeds_for([steady, steady], 0.03, most=12, least=8).seeds == 8
+    found = power.seeds_for([wild, wild], 0.03, most=12)
+    assert found.seeds == 12 and found.power < 0.8
+    assert found.deviation == pytest.approx(2**0.5 * 0.1)
+    assert "12 seeds" in found.text

@@ -1,8 +1,11 @@
 """Experiments from the command to the page: every number leads to the run that measured it."""
 
+import dataclasses
 import json
+import math
 import os
 import re
+import subprocess
 from urllib.parse import unquote
 
 import numpy as np
@@ -15,7 +18,7 @@ from pipelines.errors import RunError, UserError
 from pipelines.evaluation import few_shot_report
 from pipelines.evaluation.few_shot import Strength
 from pipelines.research.lab import unit as lab_unit
-from pipelines.research.paper import catalog, session
+from pipelines.research.paper import catalog, findings, registration, session, study
 from pipelines.research.paper.findings import (
     Cell,
     Chart,
@@ -36,6 +39,7 @@ from pipelines.research.paper.toy import (
     gates,
     hybrids,
     inductive_bias,
+    permutations,
     positions,
 )
 from pipelines.research.paper.units import Training
@@ -64,7 +68,10 @@ def _shrink(patch):
     patch.setattr(positions, "_BASE", override(positions._BASE, list(TINY)))
     patch.setattr(positions, "_ARMS", {"none": "none", "1-D": "learned_1d"})
     patch.setattr(positions, "_RATES", (1e-3,))
-    patch.setattr(positions, "_SEEDS", (0, 1))
+    patch.setattr(positions, "_LEAST", 2)
+    patch.setattr(positions, "_MOST", 2)
+    patch.setattr(study, "PILOTS", (100, 101))
+    patch.setattr(findings, "LEAST_SEEDS", 2)
 
 
 def _readings(record):
@@ -167,7 +174,7 @@ def test_claims_about_changed_images():
 
     def arm(values, noise=0.0):
         names = inductive_bias.ChangedImages.stand_in(None)
-        seeds = (-noise, noise)
+        seeds = (-noise, noise, -noise, noise, 0.0)
         return {
             name: Cell(tuple(Reading("a", name, values.get(name, 0.5) + x) for x in seeds))
             for name in names
@@ -182,8 +189,8 @@ def test_claims_about_changed_images():
     assert [claim.shows for claim in others] == [None] * 4
     swapped = inductive_bias._claims({"ViT": bit, "BiT": vit})
     assert [claim.shows for claim in swapped[:2]] == [False, False]
-    # Two seeds that differ as much as the arms show nothing.
-    noisy = inductive_bias._claims({"ViT": vit, "BiT": arm(bit_values, noise=0.1)})
+    # Seeds that differ as much as the arms show nothing.
+    noisy = inductive_bias._claims({"ViT": vit, "BiT": arm(bit_values, noise=0.25)})
     assert [claim.shows for claim in noisy[:2]] == [False, False]
 
 
@@ -191,20 +198,35 @@ def test_claims_about_positions():
     def arm(*values):
         return Cell(tuple(Reading("a", "accuracy", x) for x in values))
 
-    none, one, two = arm(0.5, 0.5, 0.5), arm(0.6, 0.61, 0.6), arm(0.55, 0.65, 0.6)
-    assert [x.shows for x in positions._claims(none, [one, one, one])] == [True, True, True]
-    # One of the others alone is not clearly above none, but their mean is.
-    assert [x.shows for x in positions._claims(none, [one, one, arm(0.5, 0.6, 0.55)])] == [
-        True,
-        False,
-        True,
-    ]
-    # None is not the lowest; two of the others differ.
-    assert [x.shows for x in positions._claims(two, [one, arm(0.9, 0.9, 0.9), none])] == [
-        False,
-        False,
-        False,
-    ]
+    def verdicts(none, others):
+        return [claim.shows for claim in positions._claims(none, others)]
+
+    none, one = arm(0.5, 0.5, 0.51, 0.49, 0.5), arm(0.6, 0.61, 0.6, 0.6, 0.6)
+    wide = arm(0.5, 0.6, 0.55, 0.7, 0.45)
+    assert verdicts(none, [one, one, one]) == [True, True, True]
+    # One of the others alone is not clearly above none, but their mean is; nor is it equal to them.
+    assert verdicts(none, [one, one, wide]) == [True, False, False]
+    # None is the highest; the others are equal.
+    assert verdicts(arm(0.7, 0.7, 0.7, 0.7, 0.7), [one, one, one]) == [False, False, True]
+    # Without a difference between the seeds, but with too few of them, there is no verdict.
+    assert verdicts(arm(0.5, 0.5), [arm(0.6, 0.6)] * 3) == [None, None, None]
+
+
+def test_claims_about_permutations():
+    def table(plain, patches, pixels):
+        noise = (-0.002, -0.001, 0.0, 0.001, 0.002)
+        rows = {
+            name: [Cell(tuple(Reading("a", "accuracy", x + y) for y in noise))]
+            for name, x in zip(permutations._DATA, (plain, patches, pixels), strict=True)
+        }
+        return Table(title="", columns=["accuracy"], rows=rows, reference="as they are")
+
+    expected = {"ViT": table(0.95, 0.95, 0.8), "BiT": table(0.95, 0.9, 0.8)}
+    assert [x.shows for x in permutations._claims(expected)] == [True, True, True, True]
+    swapped = {"ViT": expected["BiT"], "BiT": expected["ViT"]}
+    assert [x.shows for x in permutations._claims(swapped)] == [False, False, True, True]
+    same = dict.fromkeys(expected, table(0.9, 0.9, 0.9))
+    assert [x.shows for x in permutations._claims(same)] == [True, False, False, False]
 
 
 def test_claims_about_depth_and_width():
@@ -212,7 +234,9 @@ def test_claims_about_depth_and_width():
         names = {"one": "1 layers", "two": "2 layers", "four": "4 layers", "eight": "8 layers"}
         names["wide"] = "width 128"
         return {
-            names[x]: Cell(tuple(Reading("a", "accuracy", y + z) for z in (-0.001, 0.0, 0.001)))
+            names[x]: Cell(
+                tuple(Reading("a", "accuracy", y + z) for z in (-0.001, 0.0, 0.001, 0, 0))
+            )
             for x, y in values.items()
         }
 
@@ -227,7 +251,7 @@ class _Constant:
 
     name = folder = "constant"
     cost, needs = None, ()
-    settings = None
+    settings = seed = None
 
     def describe(self):
         return "constant"
@@ -296,8 +320,8 @@ def test_other_folders_are_refused_untouched(tmp_path):
 
 def test_names_choose_experiments():
     default = [toy.name for toy in catalog.choose(None)]
-    assert default == ["G0", "E1", "E2", "E3", "E4", "E8"]
-    assert sum(toy.minutes for toy in catalog.choose(None)) <= 75
+    assert default == ["G0", "E1", "E2", "E12"]
+    assert sum(toy.minutes for toy in catalog.choose(None)) <= 80
     assert [toy.name for toy in catalog.choose("all")] == [*catalog.TOYS]
     assert catalog.choose("E1") == catalog.choose("table8") == [positions.POSITIONS]
     with pytest.raises(UserError, match="table2 has no study at toy scale: pipelines.sweep"):
@@ -367,3 +391,120 @@ def test_the_change_of_the_lead_is_a_regression():
 def test_gates_are_those_that_are_stated():
     least = {name: value for name, (_, value) in gates._GATES.items()}
     assert list(least.values()) == [1.0, 0.95, 0.70]
+
+
+class _Losses:
+    """A lab whose trainings have a known loss: the distance of the rate from the best one."""
+
+    def __init__(self, best, largest=math.inf):
+        self.best, self.largest, self.asked = best, largest, []
+
+    def attempts(self, units):
+        self.asked = units
+        return [self._result(unit.experiment.optimizer.learning_rate) for unit in units]
+
+    def _result(self, rate):
+        if rate > self.largest:
+            return {"failed": "the loss is not finite"}
+        return {"loss": abs(math.log2(rate / self.best)), "accuracy": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("lab", "chosen", "tried", "at_edge"),
+    [
+        (_Losses(2e-3), 2e-3, (1e-3, 4e-3), False),
+        (_Losses(1.6e-2), 1.6e-2, (1e-3, 3.2e-2), False),
+        (_Losses(2.5e-4), 2.5e-4, (1.25e-4, 4e-3), False),
+        # What is not finite is no edge: the best rate is below it.
+        (_Losses(1.0, largest=8e-3), 8e-3, (1e-3, 1.6e-2), False),
+        (_Losses(1.0), 0.256, (1e-3, 0.256), True),
+    ],
+)
+def test_a_grid_grows_until_the_best_rate_is_inside(lab, chosen, tried, at_edge):
+    arms = {"a": positions._BASE}
+    choice = study.choose_rates(lab, "x", arms, (1e-3, 2e-3, 4e-3), digits.CHOOSING)
+    assert choice.chosen == {"a": pytest.approx(chosen)}
+    assert (min(choice.losses["a"]), max(choice.losses["a"])) == pytest.approx(tried)
+    assert choice.at_edge == ["a"] * at_edge
+    assert {unit.seed for unit in lab.asked} == {*study.PILOTS}
+    assert len(choice.losses["a"][2e-3].values) == len(choice.pilots["a"].values) == 3
+
+
+def test_a_choice_at_an_edge_leaves_no_verdict(tmp_path):
+    """The numbers stay; a must-claim without a verdict ends nothing."""
+
+    def run(lab):
+        choice = study.choose_rates(
+            _Losses(1.0), "x", {"a": positions._BASE}, (1e-3, 2e-3), digits.CHOOSING
+        )
+        found = toy_of(False).run(lab)
+        return dataclasses.replace(found, choices=[choice])
+
+    toy = dataclasses.replace(toy_of(False), run=run)
+    record = session.run([toy], tmp_path, None)["E1"]
+    assert [(x["shows"], x["numbers"]) for x in record["claims"]] == [(None, "0.5")]
+    assert any("at an edge of what was tried" in note for note in record["notes"])
+
+
+def test_confirmatory_means_declared_before_the_first_run(tmp_path, monkeypatch):
+    """By a repository of its own: committed, run, changed."""
+
+    def git(*arguments):
+        who = ("-c", "user.name=a", "-c", "user.email=a@b")
+        subprocess.run(["git", "-C", tmp_path, *who, *arguments], check=True, capture_output=True)
+
+    file = tmp_path / "declared.py"
+    file.write_text("SEEDS = 5\n")
+    toy = positions.POSITIONS
+    monkeypatch.setattr(registration, "declaration", lambda module: [str(file)])
+    before, after = "2000-01-01T00:00:00+00:00", "2999-01-01T00:00:00+00:00"
+    assert "no history" in registration.register(toy, after).text
+    git("init", "-q")
+    assert not registration.register(toy, after).is_confirmatory  # Not committed.
+    git("add", ".")
+    git("commit", "-q", "-m", "x")
+    assert registration.register(toy, after).is_confirmatory
+    assert not registration.register(toy, before).is_confirmatory
+    assert not registration.register(toy, None).is_confirmatory
+    file.write_text("SEEDS = 6\n")
+    assert "differs from commit" in registration.register(toy, after).text
+    assert registration.register(dataclasses.replace(toy, run=len), None).is_confirmatory
+
+
+def test_a_declaration_is_the_files_of_its_module_and_of_those_that_it_takes_from():
+    files = registration.declaration(inductive_bias.__name__)
+    names = [os.path.basename(file) for file in files]
+    assert names == ["inductive_bias.py", "data_size.py", "shapes.py"]
+
+
+@pytest.mark.process
+def test_kept_results_replace_runs_and_weights_are_made_again(ran, tmp_path, monkeypatch):
+    """Another folder takes the results; a measurement makes the training that it needs."""
+    _shrink(monkeypatch)
+    units, other = tmp_path / "units", tmp_path / "other"
+    with pytest.raises(RunError):
+        session.run([positions.POSITIONS], ran, one_device(), units)
+    lines = [json.loads(line) for line in (units / "E1.jsonl").read_text().splitlines()]
+    assert len(lines) == 8 and all(line["versions"] and line["begun"] for line in lines)
+    assert not any(str(ran) in json.dumps(line) for line in lines)
+    with monkeypatch.context() as patch:
+        patch.setattr(lab_unit, "train", lambda *_: pytest.fail("it trains again"))
+        with pytest.raises(RunError):
+            session.run([positions.POSITIONS], other, one_device(), units)
+    assert (other / "E1.json").read_bytes() == (ran / "E1.json").read_bytes()
+    assert not (other / "runs").exists() or not [*(other / "runs").rglob("final.npz")]
+
+    kept = session.Kept(units)
+    stages = {"x": session.Stage(1, None)}
+    lab = session.StudyLab(str(other / "runs"), one_device(), stages, kept)
+    by_folder = session.listed(positions.POSITIONS).units
+    of = next(unit for folder, unit in by_folder.items() if kept.get(folder))
+    test = FewShotTest(
+        of=of, data="digits/low", train_split="train", test_split="test", shots=(1,), seeds=(0,)
+    )
+    assert lab.results([test])[0].keys() == test.stand_in().keys()
+    assert (other / "runs" / of.folder / "final.npz").exists()
+
+    (units / "E1.jsonl").write_text("{}\n")
+    with pytest.raises(UserError, match=r"E1.jsonl is damaged"):
+        session.Kept(units)
