@@ -68,7 +68,7 @@ def test_no_input_that_fuzzing_finds_fails(tmp_path):
 
 def test_without_clang_the_command_that_installs_it_is_said(monkeypatch):
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(build_plan.BuildError, match="apt-get install -y clang libclang-rt-dev"):
+    with pytest.raises(build_plan.BuildError, match="clang libclang-rt-dev"):
         kernel_programs.build(MEMORY, [])
 
 

@@ -175,7 +175,7 @@ def test_a_broken_library_is_one_warning_with_the_fix(fresh, built, tmp_path, mo
     report = custom_ops.describe()
     assert report["broken"] is True and report["compiled"] is False
     assert report["path"] == str(path) and UNFIT[name][1] in report["reason"]
-    with pytest.raises(ValueError, match="asks for the compiled library, but .*_vit_ops.so"):
+    with pytest.raises(ValueError, match="library.*_vit_ops.so"):
         dispatch.resolve("compiled")
     assert fresh == []
 

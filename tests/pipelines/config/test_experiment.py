@@ -376,7 +376,7 @@ def test_another_data_set_brings_its_own_splits():
 def test_a_grid_of_one_patch_is_refused_unless_its_sizes_are_set(assignments, refused):
     recipe = recipes.get_recipe("digits")
     if refused:
-        with pytest.raises(UserError, match=r"single patch \(16 x 16 .* Set a larger model"):
+        with pytest.raises(UserError, match="16 x 16 .*larger model"):
             override(recipe, assignments)
     else:
         changed = override(recipe, assignments)
@@ -438,7 +438,7 @@ def test_paths_in_json_are_those_of_set():
 def test_only_models_with_blocks_recompute_them():
     changed = override(Experiment(), ["model.name=R50+ViT-B/16", "model.recompute=blocks"])
     assert changed.model_config(10).recompute == "blocks"
-    with pytest.raises(UserError, match="needs encoder blocks, which BiT-R50x1 does not have"):
+    with pytest.raises(UserError, match="blocks.*BiT-R50x1"):
         override(Experiment(), ["model.name=BiT-R50x1", "model.recompute=blocks"])
 
 

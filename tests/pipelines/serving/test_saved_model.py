@@ -32,8 +32,8 @@ def test_without_head(tmp_path, no_process):
 @pytest.mark.parametrize(
     ("fields", "labels", "message"),
     [
-        ({"classifier": "unpooled"}, (), "unpooled.*'token' or 'gap'"),
-        ({}, ("a", "b"), "names of 2 classes, the model has 5"),
+        ({"classifier": "unpooled"}, (), "unpooled.*'token'"),
+        ({}, ("a", "b"), "2 classes.* 5"),
         ({}, ("a", "b", "c", "d", "\ud800"), "not valid Unicode"),
     ],
 )
@@ -123,7 +123,7 @@ def quick(exported, answers, expected_outputs, monkeypatch):
 def test_difference_fails_and_leaves_nothing(tmp_path, quick, name, change):
     model, preprocessing, answer = quick
     answer(name, change)
-    with pytest.raises(RunError, match=f"differs from the model: {name} of"):
+    with pytest.raises(RunError, match=f"differs.*: {name} of"):
         saved_model.export(model, preprocessing, tmp_path / "a" / "b", classes=CLASSES)
     assert os.listdir(tmp_path) == []
 
@@ -135,7 +135,7 @@ def test_existing_output(tmp_path, quick):
     with pytest.raises(UserError, match="--overwrite"):
         saved_model.export(model, preprocessing, tmp_path, classes=CLASSES)
     answer("logits", lambda x: x + 1)
-    with pytest.raises(RunError, match="differs from the model: logits"):
+    with pytest.raises(RunError, match="differs.*: logits"):
         saved_model.export(model, preprocessing, tmp_path, overwrite=True, classes=CLASSES)
     assert os.listdir(tmp_path) == ["portable"]
     assert path.read_text() == "export 1"
@@ -186,7 +186,7 @@ def test_failing_process_leaves_nothing(tmp_path, quick, monkeypatch):
 
     monkeypatch.setattr(clean_process, "call_signatures", call)
     model, preprocessing, _ = quick
-    with pytest.raises(RunError, match="TensorFlow alone.*VitAttention"):
+    with pytest.raises(RunError, match="alone.*VitAttention"):
         saved_model.export(model, preprocessing, tmp_path, classes=CLASSES)
     assert os.listdir(tmp_path) == []
 
@@ -201,7 +201,7 @@ def test_weights_that_changed_on_the_way_fail(tmp_path, monkeypatch, no_process)
 
     monkeypatch.setattr(tf.saved_model, "save", save_and_change)
     monkeypatch.setattr(saved_model, "make_signatures", only("serving_default"))
-    with pytest.raises(RunError, match="logits of serving_default by 0.0"):
+    with pytest.raises(RunError, match="logits.* by 0.0"):
         saved_model.export(model, preprocessing, tmp_path)
     assert os.listdir(tmp_path) == []
 
@@ -223,7 +223,7 @@ def test_a_head_of_zeros_hides_nothing(tmp_path, monkeypatch, no_process):
     monkeypatch.setattr(
         saved_model, "make_signatures", lambda model, _, *rest: some(model, other, *rest)
     )
-    with pytest.raises(RunError, match="differs from the model: logits of serving_default"):
+    with pytest.raises(RunError, match="logits of serving_default"):
         saved_model.export(model, preprocessing, tmp_path, overwrite=True)
     assert not model.head.kernel.numpy().any()
 
@@ -281,7 +281,7 @@ def test_command_limits_the_pixels_of_encoded_images(command, tmp_path, monkeypa
     files = [encoded.encode(encoded.pixels(*size), x) for x in formats for size in SIZES]
     valid = signatures["serving_bytes_lenient"](image_bytes=tf.constant(files))["valid"]
     assert valid.numpy().tolist() == [True, False, True] * len(formats)
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"images 1, 4, 7, .* most 154 pixels"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="images 1, 4, 7, .* 154 "):
         signatures["serving_bytes"](image_bytes=tf.constant(files))
     (tmp_path / "image.png").write_bytes(files[1])
     result = command("predict", "--model=out", "image.png")

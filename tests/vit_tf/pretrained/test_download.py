@@ -340,7 +340,7 @@ def test_a_file_that_the_user_put_into_the_cache(server):
 def test_a_changed_file_is_refused(server):
     path = fetch()
     path.write_bytes(npz(seed=1))
-    with pytest.raises(DownloadError, match="not the file that was first used"):
+    with pytest.raises(DownloadError, match="first used"):
         fetch()
     path.unlink()
     server.content, server.etag = npz(seed=1), '"second"'
@@ -374,7 +374,7 @@ def test_a_file_that_was_verified_must_be_the_same(server, monkeypatch, tmp_path
     server.content, server.etag = CONTENT, '"third"'
     assert fetch() == path  # Trusted on first use.
     monkeypatch.setattr(verified, "PATH", tmp_path / "verified.json")
-    with pytest.raises(DownloadError, match=r"was verified: .* Delete it to download sam\+/tiny"):
+    with pytest.raises(DownloadError, match=r"verified.* sam\+/tiny"):
         fetch()
     assert path.exists()
 

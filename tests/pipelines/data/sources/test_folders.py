@@ -426,14 +426,14 @@ def test_failures_of_the_disk_are_not_bad_images(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(files, "_is_usable", failing)
-        with pytest.raises(DataError, match="split 'train' cannot be read: .*Input/output error"):
+        with pytest.raises(DataError, match="'train'.*Input/output"):
             source.read(range(2))
     image = tmp_path / "root" / "a" / "1.jpg"
     image.rename(tmp_path / "1.jpg")
     image.mkdir()
     with monkeypatch.context() as patch:  # It changes after it was checked.
         patch.setattr(files, "_is_usable", lambda path: True)
-        with pytest.raises(DataError, match="split 'train' cannot be read: .*1.jpg"):
+        with pytest.raises(DataError, match="'train'.*1.jpg"):
             source.read(range(2))
     image.rmdir()
     (tmp_path / "1.jpg").rename(image)

@@ -479,7 +479,7 @@ def test_folders_on_disk(tmp_path):
 
 def test_unlabeled_split(sharded_dir):
     source = open_source("shards", "unlabeled", sharded_dir)
-    with pytest.raises(DataError, match="'unlabeled'.*without a label"):
+    with pytest.raises(DataError, match="'unlabeled'.*label"):
         source.read(range(1))
 
 
@@ -517,8 +517,8 @@ def test_damaged_and_lost_files(tmp_path):
 
     contents[500] ^= 1
     file.write_bytes(contents)
-    with pytest.raises(DataError, match=r"split 'train' cannot be read .*corrupted record"):
+    with pytest.raises(DataError, match="'train'.*corrupted record"):
         source.read(range(120))
     file.unlink()
-    with pytest.raises(DataError, match=r"shards:2.0.0 .*No such file"):
+    with pytest.raises(DataError, match="shards:2.0.0.*No such"):
         source.read(range(120))

@@ -129,7 +129,7 @@ def test_frozen_kernels_of_a_stem_in_micro_batches():
 
 
 def test_a_frozen_head_of_zeros_is_refused():
-    with pytest.raises(UserError, match="includes head/kernel, which starts with zeros"):
+    with pytest.raises(UserError, match="head/kernel.*zeros"):
         model = tiny.model()
         freeze(model, ["head"], model.head.kernel)
 
