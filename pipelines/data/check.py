@@ -60,7 +60,7 @@ def check(sources, faults=()) -> dict:
     """Reads and decodes every image of some splits.
 
     Args:
-        sources: `DataSource`s of one data set; the first is that of training, the second, if there
+        sources: `DataSource`s of one data set; the first is for training, the second, if there
             is one, of evaluation.
         faults: sentences about faults of the folders or the list.
 

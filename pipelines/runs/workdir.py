@@ -94,7 +94,7 @@ class Workdir:
 
         Args:
             experiment: the experiment that extends the run.
-            assignments: those of the user; an assigned warm-up is not changed.
+            assignments: the user's assignments; an assigned warm-up is not changed.
 
         Raises:
             UserError: if the warm-up does not fit, or `config.json` is damaged.
@@ -110,7 +110,7 @@ class Workdir:
 
         Args:
             experiment: the experiment that resumes the run.
-            assignments: those of the user; an assigned value is not changed.
+            assignments: the user's assignments; an assigned value is not changed.
 
         Raises:
             UserError: if `config.json` is damaged.
@@ -281,7 +281,7 @@ def keep_later_fields(own, experiment: Experiment, assignments: Assignments) -> 
     Args:
         own: the experiment that was stored.
         experiment: the experiment that continues it.
-        assignments: those of the user; an assigned value is not changed.
+        assignments: the user's assignments; an assigned value is not changed.
     """
     for path in _LATER_FIELDS:
         if not assignments.given(path):

@@ -57,8 +57,8 @@ class ExportReport:
         tolerance: the largest allowed difference.
         load_seconds: the time to load it in the process that checked it.
         coverage: for a fused one, how many blocks are packed, in which precision; else None.
-        has_random_head: whether the logits of a random head were compared too, since those of the
-            model's own are the same for all images.
+        has_random_head: whether the logits of a random head were compared too, since the
+            model's own logits are the same for all images.
     """
 
     path: str

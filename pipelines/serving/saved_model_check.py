@@ -58,7 +58,7 @@ def check_saved_model(
         tolerance: largest `relative_difference` that is allowed, see `TOLERANCE`.
         loader: Python file that the process runs before it loads the SavedModel, or None.
         classes: the model's `vit_tf.Classes`; None means unnamed ones, and a softmax.
-        max_pixels: the most pixels of an encoded image, at least those of the model's own images.
+        max_pixels: the most pixels of an encoded image, at least the model's own images' pixels.
 
     Raises:
         RunError: if the process cannot load or run it, or an output differs by more than

@@ -207,7 +207,7 @@ def types(value):
     return [x.dtype for x in tf.nest.flatten(value) if tf.is_tensor(x)]
 
 
-# The checks are those of `test_named_when_run`: one case of each op.
+# The checks of `test_named_when_run`: one case of each op.
 UNKNOWN = {case[0]: case for case in CASES if changes_shapes_only(*case[1:3])}
 
 

@@ -73,7 +73,7 @@ def test_without_clang_the_command_that_installs_it_is_said(monkeypatch):
 
 
 def check(mode, names, isas=(), arguments=()):
-    """Programs pass, and those that run for every instruction set run for exactly these."""
+    """Programs pass, and programs for every instruction set run for exactly these."""
     paths = kernel_programs.build(mode, names, isas)
     commands = [[str(path), *arguments] for path in paths.values()]
     results = kernel_programs.run(mode, commands, isas)

@@ -65,7 +65,7 @@ def test_replicas_and_parts_continue_the_run_of_one_device(run, continued, tmp_p
 
 
 def test_a_checkpoint_of_replicas_becomes_a_file(continued, tmp_path):
-    """Checkpoints do not depend on the strategy: those of two replicas load anywhere."""
+    """Checkpoints do not depend on the strategy: two replicas' checkpoints load anywhere."""
     unfinished = cut_short(continued, tmp_path / "run", 4)
     report = conversion.convert(str(unfinished), str(tmp_path / "a.npz"))
     assert report.passed and report.difference == 0

@@ -207,5 +207,5 @@ def test_wheels_are_built_by_the_pinned_tools():
 
 def test_all_extras_for_users_are_tried():
     project = tomllib.loads((wheels.ROOT / "pyproject.toml").read_text())["project"]
-    # `make test-ray` tries that of Ray.
+    # `make test-ray` tries the extra of Ray.
     assert {*install.EXTRAS.split(",")} == {*project["optional-dependencies"]} - {"test", "ray"}

@@ -238,7 +238,7 @@ LOGITS, SIGMOIDS = (-0.78, -0.44, -0.94, 3.0), (0.3143, 0.3917, 0.2809, 0.9526)
 @pytest.mark.parametrize("form", ["npz", "keras", "huggingface", "timm"])
 @pytest.mark.parametrize("labels", [(), ("cat",), ("dog", "cat")])
 def test_one_output_is_a_sigmoid(tmp_path, labels, form):
-    """In every format; of two names the second one is that of the output."""
+    """In every format; of two names the second one belongs to the output."""
     fields = {"num_classes": 1, "image_size": (12, 12), **safetensors_models.TIMM}
     model, classes = tiny.shared(**fields), vit_tf.Classes(labels=labels)
     rule, path = vit_tf.Preprocessing(image_size=(12, 12)), tmp_path / f"model.{form}"

@@ -299,7 +299,7 @@ def test_extreme_aspect_needs_little_memory(size):
 
 @pytest.mark.parametrize("rule", ["resize_small", "shortest_edge", "center"])
 def test_a_side_above_int32_after_the_resize(rule):
-    """1 x 9,000,000 pixels become 256 x 2,304,000,000; the crop is that of the center alone."""
+    """1 x 9,000,000 pixels become 256 x 2,304,000,000; the crop equals the center's alone."""
     image = _random_image((1, 9_000_000, 3))
     center = image[:, 4_499_997:4_500_003]
     for kind in ({}, {"interpolation": "area"}, {"interpolation": "bicubic", "antialias": True}):

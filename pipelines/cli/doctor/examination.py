@@ -133,7 +133,7 @@ def _versions(report):
 
 
 def _imports(report, requirements, impossible) -> list[str]:
-    """Imports every package that this project needs; returns the names of those that fail."""
+    """Imports every package that this project needs; returns the names that fail."""
     facts, failed = report.facts.setdefault("imports", {}), []
     for name in [name for name in _MODULES if name not in impossible]:
         try:

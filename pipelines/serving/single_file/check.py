@@ -20,7 +20,7 @@ _OWN, _OTHER = 4, 2
 # (2026-11, 224 x 224 pixels from 900 x 1201), another rule for their centers more than 1.
 MOST_LEVELS = 0.05
 # Largest difference of a logit after the resize, as a part of the largest one. A network may
-# multiply that of its pixels: it is 2e-5 for these 0.006 levels.
+# multiply its pixels' difference: it is 2e-5 for these 0.006 levels.
 RESIZED_TOLERANCE = 1e-3
 # Images in a call.
 _BATCH = 50
@@ -37,7 +37,7 @@ class FileCheck:
         model_accuracy: the same of the model.
         resized: the same as `difference` for images of another size, which the file resizes; 0 for
             files that resize none, or with `images`.
-        has_random_head: whether the logits were those of a random head.
+        has_random_head: whether a random head computed the logits.
     """
 
     difference: float

@@ -129,7 +129,7 @@ def export_file(
     They are written only after a process without TensorFlow computed the outputs of the file. With
     float32 weights they equal the model's up to `parity.tolerance_of`, for images of the model's
     size, and up to `RESIZED_TOLERANCE` for others; the pixels that its resize makes, up to
-    `MOST_LEVELS`. With quantized weights, those of the same file with float32 weights do, and the
+    `MOST_LEVELS`. With quantized weights, the same file with float32 weights must pass, and the
     difference is reported. If the head gives all images the same logits, the logits of a random
     head are compared.
 

@@ -330,7 +330,7 @@ def test_another_model_name_brings_its_own_sizes():
     ],
 )
 def test_pre_logits_follow_the_model(recipe, texts, size, note):
-    """A recipe's pre-logits have the new model's hidden size; those of a GAP head are left out."""
+    """A recipe's pre-logits have the new model's hidden size; a GAP head loses its pre-logits."""
     experiment, notes = Assignments.parse(texts).apply(recipes.get_recipe(recipe))
     assert experiment.model.fields.get("representation_size") == size
     assert len(notes) == (note is not None)

@@ -275,7 +275,7 @@ def test_order_of_300_million_examples_takes_little_memory():
 
 @pytest.mark.parametrize("labels", [[[3, 5], []], [[3], [7]], [[3], [-1]]])
 def test_wrong_labels_end_training(labels, tmp_path):
-    """Also if the records of a run have as many labels together as there are records."""
+    """Also if the records of a run have one label each on average."""
     with tf.io.TFRecordWriter(str(tmp_path / "a")) as writer:
         for values in labels:
             image = tf.train.Feature(bytes_list=tf.train.BytesList(value=[b"x"]))

@@ -209,7 +209,7 @@ def test_a_model_without_stored_preprocessing(finished, evaluation, tmp_path, ki
 
 
 def test_other_preprocessing_of_a_file_without_a_sidecar(finished, evaluation, tmp_path):
-    """Every field reaches the pixels: the loss is that of a plain loop over these images."""
+    """Every field reaches the pixels: a plain loop over these images has the same loss."""
     path = tmp_path / "model.npz"
     shutil.copy(finished[0] / "final.npz", path)
     fields = {"resize": "center", "crop_fraction": 0.7, "interpolation": "bicubic"}

@@ -91,7 +91,7 @@ def test_a_holder_that_renews_is_named(workdir):
 
 
 def test_of_two_starts_at_the_same_time_one_trains(workdir, monkeypatch, logged):
-    """Both have seen no lease; the second one writes over that of the first one."""
+    """Both have seen no lease; the second one overwrites the first one's."""
     sleep = time.sleep
 
     def settle(seconds):

@@ -67,7 +67,7 @@ def answers(exported):
 
 @pytest.fixture(scope="module")
 def expected_outputs(exported):
-    """`saved_model_check._expected_outputs`, which computes those of the exported model once."""
+    """`saved_model_check._expected_outputs`, which runs the exported model once."""
     compute, found = saved_model_check._expected_outputs, {}
 
     def expected(name, model, preprocessing, classes, images):

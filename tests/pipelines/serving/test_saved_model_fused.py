@@ -93,7 +93,7 @@ STEM = {"stem": {"width": 0.5, "stage_depths": (1,)}, "image_size": 32, "patch_s
     ids=["default", "range", "resize", "stem"],
 )
 def test_uint8_images_stay_uint8_where_preprocessing_keeps_them(fields, rule, count):
-    """Only then the op of the model has a branch for them; its own range is that of the default."""
+    """Only then the op of the model has a branch for them; the default range is its own."""
     model, preprocessing = make(fields, rule)
     packed, _ = packing.packed_or_same(model)
     with custom_ops.implementation("compiled"):

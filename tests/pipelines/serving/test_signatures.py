@@ -197,7 +197,7 @@ IMAGE_BYTES = r"expected image_bytes of shape \[batch\], a list"
 
 @pytest.mark.parametrize("form", ["portable", "fused"])
 def test_inputs_of_another_shape_are_refused(exported, form):
-    """One sentence states the shape that the signature takes, and the one that it received."""
+    """One sentence states the shape that the signature takes, and the shape that it received."""
     loaded = tf.saved_model.load(exported.folder / form)
     for name in ("serving_default", "serving_uint8", "embed", "attend"):
         dtype = tf.uint8 if name == "serving_uint8" else tf.float32

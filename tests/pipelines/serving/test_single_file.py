@@ -321,7 +321,7 @@ def test_flags_without_a_meaning(command, flags, message):
 
 
 def test_images_of_calibration():
-    """As many as a call needs, which are those of training."""
+    """As many as a call needs, from the training data."""
     rule = vit_tf.Preprocessing(image_size=(8, 8))
     data = Data(name="digits")
     for batch, count in ((None, 200), (7, 200), (230, 230)):

@@ -81,7 +81,7 @@ def test_another_part_is_refused(finished):
 
 
 def test_a_run_from_before_the_fields_goes_on(tmp_path):
-    """Its config.json lacks them, and its manifest is that of the whole split."""
+    """Its config.json lacks them, and its manifest describes the whole split."""
     run, experiment = Workdir(tmp_path), tiny_experiment()
     run.create(experiment)
     values = json.loads((tmp_path / "config.json").read_text())

@@ -108,7 +108,7 @@ def test_positions_are_resized(classifier, prefix, source, target, tmp_path):
 
 @pytest.mark.parametrize("classifier, axial", [("token", False), ("gap", False), ("gap", True)])
 def test_positions_of_rows_and_columns_are_resized_alone(classifier, axial, tmp_path):
-    """The resized table is that of the resized vectors; no sidecar is needed."""
+    """The resized table comes from the resized vectors; no sidecar is needed."""
     fields = {"position_embedding": "learned_2d", "classifier": classifier, "axial": axial}
     donor = tiny.shared(seed=1, image_size=(8, 12), **fields)
     model = tiny.shared(seed=2, image_size=(20, 8), **fields)

@@ -100,7 +100,7 @@ def test_illegal_arguments(create, words):
 
 @pytest.mark.parametrize("fields", [{}, {"relative_positions": True}, {"axis": 1}, {"axis": 2}])
 def test_attention_with_dropout_has_bias_axis_and_scale(fields):
-    """It computes the weights itself: those of the op, of which none is dropped here."""
+    """It computes the weights itself. They equal the op's, since none is dropped here."""
     layer = layers.MultiHeadAttention(heads=3, dropout=0.5, **fields)
     shape = (2, 3, 4, 12) if "axis" in fields else (2, 7, 12)
     tokens = np.random.normal(size=shape).astype("float32")

@@ -357,7 +357,7 @@ def test_a_changed_file_is_refused(server):
 
 
 def test_a_file_that_was_verified_must_be_the_same(server, monkeypatch, tmp_path):
-    """The digests in the package come before those of the first use."""
+    """The digests in the package come before the digests of the first use."""
     record = {"sha256": hashlib.sha256(npz(seed=1)).hexdigest()}
     record["outputs"] = {"first": [[1.0], [2.0]], "norms": [1.0, 2.0]}
     (tmp_path / "verified.json").write_text(json.dumps({RECORD.name: record}))
@@ -385,7 +385,7 @@ def test_a_full_disk_leaves_nothing(server, monkeypatch, when):
         usage = shutil.disk_usage("/")._replace(free=100)
         monkeypatch.setattr(download.shutil, "disk_usage", lambda path: usage)
         refused("0 MB are free", "KERAS_HOME")
-    elif when == "quota":  # At the first write, that of the state.
+    elif when == "quota":  # At the first write, which is the state's.
 
         def full(path, write):
             raise OSError(errno.EDQUOT, "Disk quota exceeded")

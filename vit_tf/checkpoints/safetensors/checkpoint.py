@@ -14,7 +14,7 @@ _MOST_PARTS = 8
 
 
 class SafetensorsCheckpoint(RuleReader):
-    """An open checkpoint of another project; a `with` block closes the file.
+    """An open checkpoint of another project, as in `vit_tf.checkpoints`; `with` closes it.
 
     The constructor checks everything except the values: vit_tf can build the model of `config`, and
     can read every array of it.
@@ -27,15 +27,6 @@ class SafetensorsCheckpoint(RuleReader):
         layouts: for each family of models a dictionary from layout to its module.
         own_grid: (rows, columns) of the model that gets the weights, tried before a square if the
             image size is not stated; None if there is no model yet.
-
-    Attributes:
-        layout: name of the layout, such as "timm".
-        config, trained_config: a `ModelConfig`, with the source's activation and
-            epsilons.
-        grid: (rows, columns) of the position table; None for a model without patches.
-        preprocessing, classes: `Preprocessing` and `Classes` of that model.
-        shapes: canonical key -> shape.
-        path, notes, dtype: see `vit_tf.checkpoints`.
 
     Raises:
         FileNotFoundError: if there is no such file.

@@ -58,7 +58,7 @@ def write_checkpoint(path, module, config, preprocessing, classes, weights) -> l
 
 
 def _check_arrays(plan, shapes):
-    """Raises unless the arrays of the model are those that the plan writes."""
+    """Raises unless the plan writes exactly the arrays of the model."""
     expected = {key: shape for rule in plan.rules for key, shape in rule.shapes.items()}
     given = {key: tuple(shape) for key, shape in shapes.items()}
     given |= {key: array.shape for key, array in plan.extra.items()}

@@ -147,7 +147,7 @@ def test_groups_are_those_of_a_division_in_floating_point():
 
 
 def test_examples_without_a_label():
-    """As in Clevr's test split, which has no objects; all counts are those that Clevr has."""
+    """As in Clevr's test split, which has no objects; all counts are Clevr's counts."""
     counts = [0, 2, 3, 10, 11]
     assert computed("clevr_count", size=[[1] * count for count in counts])[0] == [
         *([-1], [-1], [0], [7], [-1])

@@ -383,7 +383,7 @@ def test_links(tmp_path):
 
 
 def test_links_to_folders_that_contain_them_are_not_followed(tmp_path, logged):
-    """Their images would count as those of the class that the link is in."""
+    """Their images would count for the class that the link is in."""
     elsewhere, root = tmp_path / "elsewhere", tmp_path / "root"
     _write(root, "train/a/1.jpg", "train/a/deep/2.jpg", "train/b/1.jpg")
     _write(elsewhere, "3.jpg")

@@ -279,7 +279,7 @@ def test_every_command_reads_the_chosen_label(labels_dir, command, tmp_path):
 
 
 def test_the_label_of_few_shot_evaluations(labels_dir):
-    """Another data set has its own usual label, the run's data set that of the run."""
+    """Another data set has its own usual label, the run's data set the run's label."""
     settings = ("train.few_shot_every=1", "few_shot.shots=1", f"data.data_dir={labels_dir}")
 
     def classes(*assignments):

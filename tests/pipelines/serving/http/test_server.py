@@ -283,7 +283,7 @@ def _empty(*request):
 
 
 def test_requests_of_the_last_moment_are_answered(monkeypatch):
-    """Also those of connections that nobody has accepted; a client that stays holds nothing."""
+    """Also for connections that nobody has accepted; a client that stays holds nothing."""
     monkeypatch.setattr(server, "_LINGER", 10 * SECONDS)
     for _ in range(5):
         with contextlib.ExitStack() as opened, running_alone(_empty) as served:

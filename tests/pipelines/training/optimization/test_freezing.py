@@ -71,7 +71,7 @@ def test_frozen_variables_keep_their_bits_on_every_replica():
     for slots in trainer.optimizer.slots.values():
         assert {path.partition("/")[2] for path in slots} == trained.keys()
 
-    # The norm, which decides about clipping, is that of the other gradients.
+    # The norm, which decides about clipping, covers the other gradients.
     step = tf.constant(0, tf.int64)
     _, gradients = free.gradients({key: tf.constant(x) for key, x in batch.items()}, step)
     by_path = dict(zip(every, gradients, strict=True))
