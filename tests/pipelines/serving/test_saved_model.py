@@ -9,8 +9,8 @@ import tensorflow as tf
 
 import vit_tf
 from pipelines.errors import RunError, UserError
-from pipelines.serving import clean_process, saved_model, saved_model_check
-from pipelines.serving.saved_model_check import Comparison
+from pipelines.serving import clean_process, saved_model, saved_model_comparison
+from pipelines.serving.saved_model_comparison import Comparison
 from tests.pipelines import encoded
 from tests.pipelines.process import assert_user_error
 from tests.pipelines.serving.exports import CLASSES, assert_close, call_here, make, only
@@ -61,14 +61,16 @@ def answers(exported):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(clean_process, "call_signatures", call)
         names = list(tf.saved_model.load(path).signatures)
-        saved_model_check.check_saved_model(*exported[:2], path, names, 2e-5, classes=CLASSES)
+        saved_model_comparison.compare_saved_model(
+            *exported[:2], path, names, 2e-5, classes=CLASSES
+        )
     return found
 
 
 @pytest.fixture(scope="module")
 def expected_outputs(exported):
-    """`saved_model_check._expected_outputs`, which runs the exported model once."""
-    compute, found = saved_model_check._expected_outputs, {}
+    """`saved_model_comparison._expected_outputs`, which runs the exported model once."""
+    compute, found = saved_model_comparison._expected_outputs, {}
 
     def expected(name, model, preprocessing, classes, images):
         if model is not exported.model:
@@ -84,7 +86,7 @@ def expected_outputs(exported):
 @pytest.fixture
 def quick(exported, answers, expected_outputs, monkeypatch):
     """Exports that only write a numbered `saved_model.pb`; `answer` sets their check results."""
-    monkeypatch.setattr(saved_model_check, "_expected_outputs", expected_outputs)
+    monkeypatch.setattr(saved_model_comparison, "_expected_outputs", expected_outputs)
     written = []
 
     def write(model, signatures, directory):
@@ -248,7 +250,7 @@ def test_model_that_is_not_finite_fails(tmp_path):
 def test_command_keeps_the_dtype_unless_told_otherwise(
     command, tmp_path, monkeypatch, policy, flags, products
 ):
-    monkeypatch.setattr(saved_model, "check_saved_model", lambda *_: Comparison(0.0, 0.0))
+    monkeypatch.setattr(saved_model, "compare_saved_model", lambda *_: Comparison(0.0, 0.0))
     monkeypatch.setattr(saved_model, "make_signatures", only("serving_default"))
     model, preprocessing = make({"dtype": policy})
     vit_tf.save_npz(model, tmp_path / "model.npz", preprocessing)

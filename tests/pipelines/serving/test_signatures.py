@@ -11,7 +11,7 @@ from PIL import Image
 import custom_ops
 import vit_tf
 from custom_ops import reference
-from pipelines.serving import saved_model_check, signatures
+from pipelines.serving import saved_model_comparison, signatures
 from tests.pipelines import encoded
 from tests.pipelines.serving.exports import LABELS, assert_close, make, only
 from tests.vit_tf import tiny
@@ -243,7 +243,7 @@ def test_accurate_jpegs_are_served_as_pillow_reads_them():
         for name in ("serving_bytes", "serving_bytes_lenient"):
             np.testing.assert_array_equal(made[name](tf.constant([data]))["logits"], expected)
     # The check of an export compares with the same pixels.
-    calls = saved_model_check._calls(preprocessing, decoding.MAX_PIXELS)
+    calls = saved_model_comparison._calls(preprocessing, decoding.MAX_PIXELS)
     [(images, inputs)] = [call[1:] for call in calls if call[0] == "serving_bytes"]
     np.testing.assert_array_equal(images[0], Image.open(io.BytesIO(inputs[0])))
 

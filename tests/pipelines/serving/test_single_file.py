@@ -16,7 +16,7 @@ from pipelines.errors import RunError, UserError
 from pipelines.predictions.results import find_classifier
 from pipelines.serving import clean_process, clean_process_main, probes, saved_model
 from pipelines.serving.http.model import open_model
-from pipelines.serving.single_file import check, conversion, export, samples
+from pipelines.serving.single_file import comparison, conversion, export, samples
 from pipelines.stored_models import model_source, runtimes
 from pipelines.stored_models.parity import tolerance_of
 from tests.pipelines import encoded, hostile
@@ -95,7 +95,7 @@ def test_logits_of_any_batch_and_size(exported, form):
     for count, size in ((50, None), (1, (40, 9)), (3, (5, 60))):
         images = images_of(loaded, count, size)
         assert difference(loaded, reports[form].path, images) < 1e-5
-    assert reports[form].check.difference < 1e-5 == reports[form].tolerance
+    assert reports[form].comparison.difference < 1e-5 == reports[form].tolerance
     assert "without TensorFlow: largest difference" in str(reports[form])
     assert 0 < reports[form].levels < 1e-2
 
@@ -126,8 +126,8 @@ def test_large_images(tmp_path, form, size):
     model, rule = vit_tf.create_model(config), vit_tf.Preprocessing(image_size=(size, size))
     with probes.random_head(model):
         report = export.export_file(vit_tf.LoadedModel(model, rule, DIGITS), tmp_path, form)
-    assert report.check.difference < 1e-5 and 0 < report.check.resized < 1e-4
-    assert 0 < report.levels < 0.02 and not report.check.has_random_head
+    assert report.comparison.difference < 1e-5 and 0 < report.comparison.resized < 1e-4
+    assert 0 < report.levels < 0.02 and not report.comparison.has_random_head
     assert f"largest difference {report.levels:.1e} of 255 levels (allowed: 0.05)" in str(report)
 
 
@@ -160,7 +160,7 @@ def test_a_head_of_zeros_hides_nothing(tmp_path, monkeypatch, form, quantize):
     loaded.model.head.kernel.assign(tf.zeros_like(loaded.model.head.kernel))
     loaded.model.head.bias.assign(bias)
     report = export.export_file(loaded, tmp_path, form, quantize=quantize)
-    assert 0 < report.check.difference < (1e-5 if quantize == "none" else 0.5)
+    assert 0 < report.comparison.difference < (1e-5 if quantize == "none" else 0.5)
     assert "the features were compared" in str(report)
     [answer], _ = call_here(report.path, [(None, images_of(loaded, 2))])
     np.testing.assert_allclose(answer["logits"], [bias, bias], rtol=1e-6)
@@ -332,8 +332,8 @@ def test_images_of_calibration():
 
 
 def test_a_quantized_file_that_loses_too_much_is_not_written(tmp_path, monkeypatch):
-    found = iter([check.FileCheck(0.0), check.FileCheck(0.5, 0.9, 0.92)])
-    monkeypatch.setattr(export, "check_file", lambda *_: next(found))
+    found = iter([comparison.FileComparison(0.0), comparison.FileComparison(0.5, 0.9, 0.92)])
+    monkeypatch.setattr(export, "compare_file", lambda *_: next(found))
     loaded = load()
     with pytest.raises(RunError, match="float16, 90.00% .*92.00%"):
         export.export_file(

@@ -27,8 +27,8 @@ _BATCH = 50
 
 
 @dataclasses.dataclass(frozen=True)
-class FileCheck:
-    """The measurements of `check_file`.
+class FileComparison:
+    """The measurements of `compare_file`.
 
     Attributes:
         difference: largest absolute difference of a logit, divided by the largest logit; for
@@ -47,7 +47,7 @@ class FileCheck:
     has_random_head: bool = False
 
 
-def check_file(path, loaded, images=None, labels=None) -> FileCheck:
+def compare_file(path, loaded, images=None, labels=None) -> FileComparison:
     """Calls a file in a process that cannot import TensorFlow, and compares it with a model.
 
     Args:
@@ -81,16 +81,16 @@ def check_file(path, loaded, images=None, labels=None) -> FileCheck:
         for answer, logits in zip(answers, expected, strict=True)
     ]
     if images is None:
-        return FileCheck(differences[0], resized=max(differences[1:], default=0.0))
+        return FileComparison(differences[0], resized=max(differences[1:], default=0.0))
     difference = max(differences)
     if labels is None:
-        return FileCheck(difference)
+        return FileComparison(difference)
     found = (np.concatenate(x) for x in ([answer["logits"] for answer in answers], expected))
-    return FileCheck(difference, *(float((x.argmax(axis=1) == labels).mean()) for x in found))
+    return FileComparison(difference, *(float((x.argmax(axis=1) == labels).mean()) for x in found))
 
 
-def check_resize(path, preprocessing) -> float:
-    """Calls the file of `conversion.make_resize` as `check_file` does.
+def compare_resize(path, preprocessing) -> float:
+    """Calls the file of `conversion.make_resize` as `compare_file` does.
 
     Returns:
         The largest difference of a pixel from the model's resize, in levels of 255.

@@ -26,7 +26,7 @@ _MIN_SCALE = 1e-3
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """The measurements of `check_saved_model`.
+    """The measurements of `compare_saved_model`.
 
     Attributes:
         difference: largest `relative_difference` of all outputs.
@@ -37,7 +37,7 @@ class Comparison:
     load_seconds: float
 
 
-def check_saved_model(
+def compare_saved_model(
     model,
     preprocessing,
     directory,
