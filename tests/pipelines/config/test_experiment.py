@@ -205,16 +205,14 @@ def test_override_sets_one_field_by_its_type(path):
     _check_override(Experiment(), path, *VALUES[path])
 
 
-@pytest.mark.parametrize("path", AXIAL_VALUES)
-def test_override_sets_one_field_of_an_axial_resnet(path):
-    _check_override(AXIAL, path, *AXIAL_VALUES[path])
-    assert getattr(AXIAL.model.config(10), path.removeprefix("model.")) != AXIAL_VALUES[path][1]
-
-
-@pytest.mark.parametrize("path", RESNET_VALUES)
-def test_override_sets_one_field_of_a_resnet(path):
-    _check_override(RESNET, path, *RESNET_VALUES[path])
-    assert getattr(RESNET.model.config(10), path.removeprefix("model.")) != RESNET_VALUES[path][1]
+@pytest.mark.parametrize(
+    ("base", "path", "values"),
+    [(AXIAL, *item) for item in AXIAL_VALUES.items()]
+    + [(RESNET, *item) for item in RESNET_VALUES.items()],
+)
+def test_override_sets_one_field_of_a_residual_network(base, path, values):
+    _check_override(base, path, *values)
+    assert getattr(base.model.config(10), path.removeprefix("model.")) != values[1]
 
 
 def _check_override(experiment, path, text, expected):

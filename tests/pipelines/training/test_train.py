@@ -266,9 +266,16 @@ def test_fine_tuning_resets_the_head_and_resizes_positions(
     assert 0 < np.abs(trained - start).max() < 0.01
 
 
-def test_batch_size_must_fit_the_replicas(tmp_path):
-    with pytest.raises(UserError, match="batch_size=15 .*2 replicas"):
-        train(tiny_experiment("train.batch_size=15"), tmp_path / "run", two_replicas())
+@pytest.mark.parametrize(
+    ("assignment", "text"),
+    [
+        ("train.batch_size=15", "batch_size=15 .*2 replicas"),
+        ("model.classifier=unpooled", "classifier=unpooled"),
+    ],
+)
+def test_a_refused_experiment_leaves_nothing(assignment, text, tmp_path):
+    with pytest.raises(UserError, match=text):
+        train(tiny_experiment(assignment), tmp_path / "run", two_replicas())
     assert not (tmp_path / "run").exists()
 
 
@@ -287,12 +294,6 @@ def test_weights_that_diverge_in_the_last_step_are_not_saved(tmp_path, uncompile
         train(experiment, tmp_path / "run", one_device())
     assert not (tmp_path / "run" / "final.npz").exists()
     assert checkpoints.steps(tmp_path / "run" / "checkpoints") == []
-
-
-def test_unpooled_models_are_refused(tmp_path):
-    with pytest.raises(UserError, match="model.classifier=unpooled"):
-        train(tiny_experiment("model.classifier=unpooled"), tmp_path / "run", one_device())
-    assert not (tmp_path / "run").exists()
 
 
 def test_results_without_a_checkpoint_are_not_replaced(copy):
