@@ -303,7 +303,7 @@ def _describe(loaded, form, quantize, batch, content, comparison, levels):
 
 
 def _version(module):
-    """The version of a module, whose distribution may have another name, as that for GPUs."""
+    """The version of a module; its distribution may have another name, as for GPUs."""
     return getattr(importlib.import_module(module), "__version__", "unknown")
 
 

@@ -154,7 +154,7 @@ def put(value):
         ("test_labels", lambda x: x + 1, "from 1 to 2.* 0 to 1"),
         ("train_labels", lambda x: x - 1, "go from -1 to 0"),
         ("train_labels", lambda x: x.astype(np.float64), "training.*float64"),
-        ("test_labels", lambda x: x.astype(np.float32), "test.*float32"),
+        ("test_labels", lambda x: x.astype(np.float32), "test .*dtype float32"),
         ("train_features", lambda x: x.astype(np.float64) * 1e200, "large.*overflow"),
         ("test_features", lambda x: np.full(x.shape, 1e308), "large.*overflow"),
         ("shots", lambda x: 0, r"shots.*\[0\]"),
