@@ -111,7 +111,7 @@ def changed(key, array):
         ({"num_heads": 4}, r"\(12, 4, 3\).*num_heads=4"),
         ({"blocks": []}, "blocks is empty"),
         ({"blocks": stack()[0]}, r"blocks\[0\] is a str"),
-        ({"blocks": [{}]}, r"blocks\[0\].*Norm_0/scale"),
+        ({"blocks": [{}]}, r"\[0\] has no .*Norm_0/scale"),
         ({"blocks": [stack()[0], stack(width=15)[0]]}, r"blocks\[1\].*15.*12.*width"),
         (
             {"blocks": changed(f"{MLP}/Dense_1/kernel", np.zeros([12, 7], "float32"))},

@@ -242,7 +242,7 @@ def test_a_dtype_without_kernels_is_named_and_not_read_as_another_one(kernels, d
         "images": lambda: kernels.patch_embed(images.astype(other), kernel, table),
     }
     for name in calls.keys() - ({"images"} if dtype == "uint8" else set()):
-        with pytest.raises(ValueError, match=f"{name} .*{dtype}. Cast"):
+        with pytest.raises(ValueError, match=f"{name} .* {dtype}. Cast"):
             calls[name]()
 
 

@@ -222,7 +222,7 @@ def test_where_the_grid_comes_from(tmp_path):
     "source_grid, words",
     [
         (None, "2 x 2 .*source_grid="),
-        ((2, 2), "6 patch.*2 x 2"),
+        ((2, 2), "6 patch.*not fill.*2 x 2"),
         ((0, 6), "a grid is .rows, columns."),
         ((2.0, 3), "a grid is"),
         ((6,), "a grid is"),
