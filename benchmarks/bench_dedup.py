@@ -155,7 +155,7 @@ class Counted(DataSource):
 
 
 class Synthetic(Index):
-    """An index with random hashes and features; of a query, a tenth are near those of another.
+    """An index with random hashes and features; of a query, a tenth are near another index's.
 
     Args:
         like: the other index, or None.

@@ -110,7 +110,7 @@ def parse():
 
 
 def models():
-    """The variants whose cost is that of their encoder: ViTs without a stem, and none axial."""
+    """The variants whose cost is their encoder's: ViTs without a stem, and none axial."""
     configs = {name: get_variant(name) for name in VARIANTS}
     return sorted(
         name

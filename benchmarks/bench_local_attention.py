@@ -67,7 +67,7 @@ def main():
 
 
 def row(kind, side, rounds):
-    """The numbers of `measure`, from a process of its own: its peak memory is that of the layer."""
+    """The numbers of `measure`, from a process of its own: its peak memory is the layer's."""
     command = [sys.executable, "-m", __spec__.name, "--row", kind, str(side)]
     command += ["--rounds", str(rounds)]
     result = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)

@@ -1,4 +1,4 @@
-"""Measures how far the logits over packed weights are from those of the model, on trained weights.
+"""Measures how far the logits over packed weights are from the model's, on trained weights.
 
 The claims: in float32 the error is at most 1e-4 of the largest logit; in bfloat16 the best class is
 the same for at least 99.5 % of the images, and for all whose best two logits of the model are at

@@ -73,7 +73,7 @@ struct Kept {
   }
 };
 
-// Threads that share the work of a call, as those of TensorFlow do.
+// Threads that share the work of a call, as TensorFlow's threads do.
 struct Threads {
   // About 100 us.
   static constexpr int kYields = 200;
@@ -174,7 +174,7 @@ struct Chosen {
 Stage stage_of(const vit::DenseProblem& dense) {
   if (dense.epilogue == vit::Epilogue::kBias) return kQkv;
   if (dense.epilogue != vit::Epilogue::kResidual) return kFc1;
-  // Panels are those of the whole layer, also in a part of its depth.
+  // Panels belong to the whole layer, also in a part of its depth.
   const int64_t out =
       vit::packed_size(chosen.problem.type, chosen.problem.width, vit::kPanelColumns);
   return dense.panel_size == out ? kOut : kFc2;

@@ -211,7 +211,7 @@ def measure(cell, ours, rounds):
         rounds: number of samples of each implementation.
 
     Returns:
-        Dict from the name of an implementation, those of `ours` among them, to the list of its
+        Dict from the name of an implementation, `ours` among them, to the list of its
         times in milliseconds, or to the text of why it does not run.
 
     Raises:
@@ -254,7 +254,7 @@ def _first_line(error):
 
 
 def _compare(ready):
-    """Compares our results with those of every other implementation, variants among them."""
+    """Compares our results with every other implementation's, variants among them."""
     ours = ready["ours"].results()
     for name, candidate in ready.items():
         for index, (one, other) in enumerate(zip(ours, candidate.results(), strict=True)):

@@ -1,4 +1,4 @@
-"""Synthetic pictures with statistics like those of photos, and their near-duplicates.
+"""Synthetic pictures with statistics like photos, and their near-duplicates.
 
 A picture is colored noise whose amplitude falls with the frequency, as in photos, under a few large
 shapes with soft edges. Pictures of different seeds have nothing in common.

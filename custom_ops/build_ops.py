@@ -195,7 +195,7 @@ def build_jax_library(platform, folder, say=say_at_once, include=None):
         platform: "cpu" or "CUDA", as JAX names it.
         folder: where to write the library.
         say: called with a line per phase and per file that is compiled.
-        include: folder of the headers of XLA's FFI, None for that of the installed jaxlib.
+        include: folder of the headers of XLA's FFI, None for the folder of the installed jaxlib.
 
     Returns:
         The path written.

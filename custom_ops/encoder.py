@@ -22,13 +22,13 @@ NO_GRADIENT = (
 class EncoderPlan:
     """The packed weights of encoder blocks and what `encoder` must know about them.
 
-    `pack_encoder` makes it. Constructed from existing variables, such as those of a loaded
+    `pack_encoder` makes it. Constructed from existing variables, such as variables of a loaded
     SavedModel, it checks their number, dtypes and sizes. Track the variables in an object that is
     saved (`module.weights = plan.weights`): the plan itself is not a `tf.Module`.
 
     Attributes:
         weights: tuple of L variables (or tensors) `[n]` in the dtype of `precision`; the layout is
-            that of `custom_ops.packing`.
+            documented in `custom_ops.packing`.
         biases: tuple of L variables (or tensors) `[5 D + M]` float32.
         num_heads: number of heads.
         width: width `D` of the tokens.

@@ -14,7 +14,7 @@ import platform
 import struct
 
 NAME = "_vit_ops.so"
-# Path of the library to load instead of those in `candidates`; `build_ops` writes there too.
+# Path of the library to load instead of the `candidates`; `build_ops` writes there too.
 VARIABLE = "VIT_OPS_LIBRARY"
 REBUILD = "python -m custom_ops.build_ops"
 # The folders of a wheel begin so; a minor version of TensorFlow follows.

@@ -106,10 +106,10 @@ def _list(values):
 
 def _check(values):
     """Prints the report about all images of both splits, and raises `RunError` for its faults."""
-    from pipelines.data.check import check, format_check, open_sources
+    from pipelines.data.faults import find_faults, format_faults, open_sources
 
-    report = check(*open_sources(_read(values)[0].data))
-    shared_flags.print_result(values, report, format_check)
+    report = find_faults(*open_sources(_read(values)[0].data))
+    shared_flags.print_result(values, report, format_faults)
     _raise_for(report)
 
 

@@ -42,7 +42,7 @@ class WorkerError(Exception):
     """Another worker was lost, hangs or has failed, so this one ends too.
 
     Attributes:
-        code: the exit code: 76 (start the job again), or that of the worker that has failed.
+        code: the exit code: 76 (start the job again), or the code of the worker that has failed.
     """
 
     def __init__(self, message, code=EXIT_WORKER_LOST):

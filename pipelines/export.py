@@ -151,7 +151,7 @@ def _export_file(values, source, output):
 
 
 def _data(values, source):
-    """The data of the model: those of its run or of the flags; None if they are unknown."""
+    """The data of the model, from its run or the flags; None if they are unknown."""
     from pipelines.stored_models import model_source
 
     reason = "an export reads only images of data.train_split"

@@ -7,8 +7,8 @@ from pipelines.distribution import onednn
 from pipelines.runs import manifest
 
 DESCRIPTION = """Fine-tunes: the whole head is replaced by zeros, positions are resized to the new
-image size (paper, section 3.2). The architecture is that of --init_from. For photos, the optimizer
-and the schedule are the paper's; the choices are printed, and --set changes them. Start the same
+image size (paper, section 3.2). --init_from sets the architecture. For photos, the optimizer and
+the schedule are the paper's; the choices are printed, and --set changes them. Start the same
 command again to resume.
 
 example: python -m pipelines.finetune --init_from ViT-B_16.npz --set data.name=folder:/data/pets

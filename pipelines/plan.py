@@ -175,7 +175,7 @@ def _measure(values):
 
 
 def _plan(values):
-    """The record of a plan, or those of several, and the function that formats them."""
+    """The record of a plan, or the records of several, and the function that formats them."""
     from pipelines.research.planning import plan_report
     from pipelines.research.planning.chips import chip_table, find_chip
     from pipelines.research.planning.planning import plan, with_fewest

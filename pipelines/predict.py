@@ -11,7 +11,7 @@ _log = logging.getLogger("pipelines.predict")
 
 DESCRIPTION = """Prints the most probable classes of images, or writes them to a file. Folders are
 searched for jpg, jpeg, png, webp, bmp and gif, in any letter case. --set data.name names a data set
-instead, of which data.eval_split is taken. Without an image, it classifies a few handwritten digits
+instead and takes its data.eval_split. Without an image, it classifies a few handwritten digits
 from the test split of the digits data set. Files that cannot be classified are named, and the
 others are answered: exit code 1.
 

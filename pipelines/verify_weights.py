@@ -8,7 +8,7 @@ DESCRIPTION = """Verifies published weights: downloads them if they are not in t
 size, arrays, statistics and, once there is a record, outputs.
 
 A record of each verified file goes to --output, with its sha256 and outputs for two fixed images;
-those of other names stay there. Every later download of a name that the package has a record of
+records of other names stay there. Every later download of a name that the package has a record of
 must have the recorded sha256. Exit code 1 if a file is not as published.
 
 example: python -m pipelines.verify_weights sam/ViT-B_32 imagenet21k/ViT-B_16

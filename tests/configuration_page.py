@@ -37,7 +37,7 @@ same paths as nested objects.
 
 - `int,int` is two numbers, as in `model.image_size=224,160`; one number stands for both.
 - `none` turns an optional field off.
-- The defaults are those of the classes. `--dry_run` prints the values of a run.
+- The defaults come from the classes. `--dry_run` prints the values of a run.
 - Another `model.name` brings that model's own sizes; `model.image_size` stays as it is.
 
 This page is written by `python -m tests.configuration_page > docs/configuration.md` from the

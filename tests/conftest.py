@@ -17,7 +17,7 @@ import pytest
 from tests import fork_server, heavy, order
 from tests.custom_ops import instruction_sets
 
-# Hides TensorFlow's log lines, one of which is an error if there is no GPU. Exceptions are enough.
+# Hides TensorFlow's log lines; one of them is an error if there is no GPU. Exceptions are enough.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # As in commands (pipelines/distribution/onednn.py). 0 tests the products of TensorFlow itself.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
@@ -44,8 +44,8 @@ def pytest_addoption(parser):
         "--heavy",
         type=heavy.choice,
         default="all",
-        help="the heavy tests that run: all, those of groups that changed, none, only (and no "
-        "other test), or the names of groups with commas between them",
+        help="the heavy tests that run: all, changed (the groups that "
+        "changed), none, only (and no other test), or the names of groups with commas between them",
     )
     parser.addoption(
         "--shuffle",

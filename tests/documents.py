@@ -98,7 +98,7 @@ def matches(expected, printed) -> bool:
 
 
 def _run_python(block, name, namespace):
-    # Makes the line numbers in tracebacks those of the page.
+    # Gives tracebacks the line numbers of the page.
     code = compile("\n" * (block.line - 1) + block.code, name, "exec")
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):

@@ -2,7 +2,7 @@
 
 A server imports modules once. For each program it forks a process before TensorFlow starts threads
 or devices, so the program finds the state of a fresh interpreter, only with these modules loaded.
-Its end is that of an interpreter too: exit code, traceback, `atexit`, signals.
+It ends like an interpreter too: exit code, traceback, `atexit`, signals.
 
 Variables that a module reads when it is imported, such as `TF_CPP_MIN_LOG_LEVEL`, `KERAS_HOME` or
 `TFDS_DATA_DIR`, have the values of the server. Start such programs, and those whose memory, imports
@@ -30,7 +30,7 @@ import types
 PRELOADED = {"tensorflow": ("tensorflow",), "pipelines": ("tensorflow", "keras", "pipelines")}
 _LARGEST_MESSAGE = 1 << 18
 _servers = {}
-# Environment of the servers; None is that of the process when the server starts. It must not depend
+# Environment of the servers; None takes the process's environment at the start. It must not depend
 # on the test that starts the server.
 environment = None
 
@@ -72,7 +72,7 @@ def python_command(server, folder):
 
     Args:
         server: a key of `PRELOADED`.
-        folder: an existing empty folder; its path plus 7 characters is that of a socket.
+        folder: an existing empty folder; its path plus 7 characters is a socket's path.
     """
     program, address = os.path.join(folder, "python"), os.path.join(folder, "socket")
     with open(program, "w", opener=lambda path, flags: os.open(path, flags, 0o755)) as file:
@@ -243,7 +243,7 @@ def _run(arguments, cwd, env):
 
 
 def _import_all(name):
-    """Imports a module, and those of a package that can be imported without being started."""
+    """Imports a module, and a package's modules that can be imported without being started."""
     module = importlib.import_module(name)
     if name == "pipelines":
         for info in pkgutil.walk_packages(module.__path__, f"{name}."):

@@ -1,4 +1,4 @@
-"""Groups of heavy tests: those that `make test` runs only after a change of what they cover.
+"""Groups of heavy tests: `make test` runs them only after a change of what they cover.
 
 A test marked `heavy("native")` is in the group "native", all tests in a folder of `ROOMS` in the
 folder's group. `make test-all` runs all groups, after the other tests, `make test` and `make check`
@@ -240,7 +240,7 @@ def is_too_late(item):
 
 
 def split(items, groups, only=False):
-    """Separates the tests that run from those of other groups.
+    """Separates the tests that run from the tests of other groups.
 
     Args:
         items: tests collected by pytest.
@@ -248,7 +248,7 @@ def split(items, groups, only=False):
         only: whether tests without a group are left out.
 
     Returns:
-        Two lists: those that run, and those that are left out.
+        Two lists: the tests that run, and the tests that are left out.
 
     Raises:
         ValueError: if a test is in a group that does not exist.

@@ -45,7 +45,7 @@ SOURCES = {
         # Test modules named after the module: with more words, without the prefix of the ops, after
         # the folder.
         ("vit_tf/cost.py", ["vit_tf/test_cost", "vit_tf/test_cost_of_axes"]),
-        # They, and those that import it.
+        # They, and the modules that import it.
         (
             "custom_ops/attention.py",
             ["custom_ops/test_install", "custom_ops/test_ops_attention"],

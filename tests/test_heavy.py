@@ -50,7 +50,7 @@ def test_choices(monkeypatch):
     assert heavy.switched_on("none") == []
     assert heavy.switched_on("all") == heavy.switched_on("only") == list(heavy.GROUPS)
     assert heavy.switched_on(heavy.choice("models,data")) == ["models", "data"]
-    unknown = r"unknown groups: {'modles'}. Expected .*'models'"
+    unknown = "'modles'.*'models'"
     with pytest.raises(argparse.ArgumentTypeError, match=unknown):
         heavy.choice("data,modles")
     # Outside a git checkout nothing is known to have changed.
@@ -73,7 +73,7 @@ def test_a_test_runs_with_all_its_groups():
     assert heavy.split([paper], ["docs"]) == ([], [paper])
     assert heavy.split([paper], ["research"]) == ([paper], [])
     assert heavy.split([*items, paper], [*heavy.GROUPS], only=True)[1] == [light]
-    with pytest.raises(ValueError, match=r"typo is in a group that tests/heavy.py lacks: .'doc'"):
+    with pytest.raises(ValueError, match="typo .*heavy.py.*'doc'"):
         heavy.split([_item("typo", "doc")], [])
 
 

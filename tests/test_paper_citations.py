@@ -77,7 +77,7 @@ def test_sizes_are_those_of_the_variants():
 
 
 def test_parameter_counts_are_those_of_the_models():
-    """docs/paper.md A.11: the columns of ViTs and hybrids, and those of BiT."""
+    """docs/paper.md A.11: the columns of ViTs and hybrids, and BiT's columns."""
     vits, hybrids, resnets = map(numbers, tables("A.11"))
     assert (len(vits), len(hybrids), len(resnets)) == (9, 7, 9)
     for name, counts in (vits | hybrids).items():

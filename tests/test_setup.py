@@ -18,7 +18,7 @@ SECONDS = 300  # A set-up that hangs fails.
 
 
 class Checkout:
-    """A folder with the scripts, and with commands that come before those of the machine."""
+    """A folder with the scripts, and with commands that come before the machine's commands."""
 
     def __init__(self, folder):
         self.folder, self.commands = folder / "checkout", folder / "commands"

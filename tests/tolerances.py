@@ -93,7 +93,7 @@ def as_good_bound(plain_error, expected, dtype, magnitude=0.0):
 
 
 def assert_as_good(actual, plain, expected, dtype, magnitude=0.0):
-    """Asserts that an error is at most twice that of plain TensorFlow, plus `ROUNDINGS`.
+    """Asserts that an error is at most twice plain TensorFlow's error, plus `ROUNDINGS`.
 
     Args:
         actual: tensor, from the compiled library.

@@ -60,8 +60,8 @@ def macs_by_part(model: Model) -> dict[str, int]:
 def training_macs(model: Model) -> int:
     """Multiply-accumulates of a training step for one image.
 
-    The backward pass has twice those of the forward pass; with `recompute="blocks"`, also those of
-    the blocks again, except the second layer of each MLP, whose result no gradient reads.
+    The backward pass has twice the number of the forward pass. With `recompute="blocks"` it repeats
+    the blocks, except the second layer of each MLP, whose result no gradient reads.
     """
     total = _total(model)
     return 3 * total.macs + total.again

@@ -27,7 +27,7 @@ def create_model(name, *, weights=None, dtype=None, **fields) -> keras.Model:
             safetensors, or the URL of one; a name of `list_weights` or of any file of AugReg, which
             is downloaded once (docs/weights.md); or a collection such as "augreg", if one of its
             files fits the model. Fields that are not given, `num_classes` and `image_size` among
-            them, are then those of the file. Positions are resized to a given `image_size`; for
+            them, are then taken from the file. Positions are resized to a given `image_size`; for
             other `num_classes` the head, and the layer before it that `representation_size`
             describes, get fresh initial values.
         dtype: Keras dtype policy, such as "mixed_bfloat16"; None is the global policy.
@@ -78,7 +78,7 @@ def _build(config, dtype):
 
 
 def _check_sizes(name, config, checkpoint):
-    """Raises if a file holds another model than the one that was asked for."""
+    """Raises if a file holds another model than the requested one."""
     wanted, found = sizes(config), sizes(checkpoint.config)
     for field in wanted | found:
         if wanted.get(field) != found.get(field):

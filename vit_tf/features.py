@@ -16,9 +16,9 @@ def feature_model(model, names) -> keras.Model:
 
     Args:
         model: from `create_model` or read from a file.
-        names: names of layers: those in `[layer.name for layer in model.layers]`, such as "block_3"
+        names: names of layers in `[layer.name for layer in model.layers]`, such as "block_3"
             (tokens `[B, T, D]`; "block_3_row" and "block_3_column" of an axial model: `[B, R, C,
-            D]`) or "norm"; and with residual units, also those of a hybrid's stem, "block2_unit1",
+            D]`) or "norm"; and with residual units, also in a hybrid's stem, "block2_unit1",
             or "stage2" for the last unit of a stage (`[B, h, w, C]`).
 
     Returns:

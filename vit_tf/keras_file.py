@@ -54,7 +54,7 @@ def open_model(path, dtype=None) -> keras.Model:
 
     Args:
         path: the file.
-        dtype: Keras dtype policy; None is that of the file.
+        dtype: Keras dtype policy; None takes the policy of the file.
 
     Raises:
         ValueError: see `read_config`.

@@ -93,7 +93,7 @@ def load(path, dtype=None) -> LoadedModel:
     """Loads a model from a file, the folder of a run, or the name of published weights.
 
     Files are untrusted: no code in them runs, and they are checked before the model is built. A
-    file that states no preprocessing gets that of the reference code: a direct resize to the
+    file that states no preprocessing gets the reference code's one: a direct resize to the
     model's image size, pixels in [-1, 1].
 
     Args:
@@ -107,7 +107,7 @@ def load(path, dtype=None) -> LoadedModel:
         A `LoadedModel`, which is the tuple `(model, preprocessing, classes)`.
 
     Warns:
-        UserWarning: if the file leaves settings open; the message has those that are assumed.
+        UserWarning: if the file leaves settings open; the message has the assumed ones.
 
     Raises:
         ValueError: if there is no model at `path` and no published weights have this name, the
@@ -137,7 +137,7 @@ def open_file(
         path: the file or folder.
         dtype: see `load`.
         assumed: fields of `Preprocessing` by name, for a file that states no preprocessing.
-        activation: that of `Classes`, for such a file.
+        activation: `Classes.activation`, for such a file.
 
     Returns:
         The loaded model, and the assumptions about the file, one sentence each.

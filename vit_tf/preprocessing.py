@@ -53,7 +53,7 @@ class Preprocessing:
             phone may need; "ignore": it is taken as it is stored. The call itself gets decoded
             images and turns none.
         jpeg: the inverse cosine transform with which JPEGs are decoded. "fast": TensorFlow's
-            default, as in the reference code; its pixels are up to 16 levels of 255 from those of
+            default, as in the reference code; its pixels are up to 16 levels of 255 from pixels of
             other decoders, and darker by 0.7 to 0.8 on average. "accurate": the integer transform,
             whose pixels are Pillow's. None: accurate with `antialias`, which resizes as Pillow
             does, else fast; files without the field mean fast.
@@ -198,7 +198,7 @@ class Preprocessing:
     def resized(self, images):
         """The first step, resize and crop: float32 `[h, w, 3]` or `[B, h, w, 3]`, 0 .. 255.
 
-        Arguments and errors are those of `__call__`.
+        Arguments and errors are as in `__call__`.
         """
         import tensorflow as tf
 
@@ -233,7 +233,7 @@ class Preprocessing:
     def seen(self, images):
         """The pixels that the model sees of images, before they are normalized.
 
-        Arguments and errors are those of `__call__`.
+        Arguments and errors are as in `__call__`.
 
         Returns:
             uint8 `[h, w, 3]` or `[B, h, w, 3]`, rounded to whole levels.

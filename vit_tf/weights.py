@@ -130,8 +130,8 @@ def load_npz(model, path, head="auto", source_grid=None, preprocessing=None) -> 
             (the head to zeros, as in the paper's fine-tuning). "reset_last": `pre_logits` is
             loaded, `head` is reset.
         source_grid: `(rows, columns)` of the file's position table. None reads it from the sidecar
-            `<path>.json`. Without a sidecar it is the model's grid if that has as many patches as
-            the table, else a square.
+            `<path>.json`. Without a sidecar it is the model's grid if its number of
+            patches fits the table, else a square.
         preprocessing: the `Preprocessing` of this model's images; None means pixels in [-1, 1]. If
             the file states another mean or std, the patch embedding is converted.
 
@@ -150,8 +150,8 @@ def load_npz(model, path, head="auto", source_grid=None, preprocessing=None) -> 
 def save_npz(model, path, preprocessing=None, classes=None) -> None:
     """Writes a model in the published layout, with a sidecar `<path>.json`.
 
-    The reference JAX code can load the file; an AxialResNet, of which no weights are published, has
-    the paths of its variables as keys. The sidecar holds settings that the layout cannot store: the
+    The reference JAX code can load the file. An AxialResNet has the paths of its variables as keys,
+    since no weights are published. The sidecar holds settings that the layout cannot store: the
     patch grid, the configuration, the dtype policy, and the preprocessing with the classes.
     A reader never sees an incomplete file: files are written under a temporary name and renamed,
     and objects behind a URL as a whole.

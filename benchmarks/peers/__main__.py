@@ -1,7 +1,7 @@
 """CPU inference of ViTs beside OpenVINO, ONNX Runtime, PyTorch and Keras Hub.
 
 All systems load the same random weights, made from one published `.npz`, and their logits are
-first compared with those of this project's reference implementation. Exports of this project are
+first compared with this project's reference implementation. Exports of this project are
 called with uint8 images (`serving_uint8`, preprocessing and all outputs included), the others with
 float input that is normalized beforehand. In every round, each system in turn runs for --seconds,
 after an untimed call unless that takes as long, while the processes of all others are stopped; then

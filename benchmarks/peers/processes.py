@@ -132,7 +132,7 @@ def check_load(worker, name, folder, clients, seconds):
     Ends the program if the logits of a client's last call differ by more than rounding.
 
     Returns:
-        `(answer, difference)`: that of `worker.load`, and of the logits as in `check_logits`.
+        `(answer, difference)`: of `worker.load`, and of the logits as in `check_logits`.
     """
     answer, received = _ask_for_logits(worker, folder, clients=clients, seconds=seconds)
     return answer, _difference(name, folder, received, np.arange(clients))

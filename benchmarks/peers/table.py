@@ -19,7 +19,7 @@ def summarize(rows, peaks, isa=None):
 
     `best` and `median` are images per second; `spread` is the middle half of the times as a
     fraction of the median; `peer` is the fastest other system with this dtype, None without one;
-    `best_ratio` and `median_ratio` are the rates as multiples of those of that system. `flops` are
+    `best_ratio` and `median_ratio` are the rates as multiples of that system's rates. `flops` are
     operations per second of the best time, two per executed multiplication; `of_peak` are they as a
     fraction of the peak of `unit`.
 

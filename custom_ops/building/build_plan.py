@@ -1,6 +1,6 @@
 """What is compiled for an interpreter, and with which flags; `build_ops.py` does it.
 
-The lists are those of `sources.bzl`, which Bazel reads too. To them come what TensorFlow reports
+The lists come from `sources.bzl`, which Bazel reads too. To them come what TensorFlow reports
 about itself and where the headers of others are.
 """
 
@@ -39,7 +39,7 @@ class Unit:
     Attributes:
         source: the file, below `custom_ops/`.
         name: of the object file, without its suffix.
-        flags: options and definitions from `sources.bzl`, then those that TensorFlow reports.
+        flags: options and definitions from `sources.bzl`, then from TensorFlow's report.
         includes: options with the include folders of third-party headers.
         package: name and version of the package of these headers.
         compiler: nvcc, a `Compiler`; None for the C++ compiler.

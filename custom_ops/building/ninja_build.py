@@ -41,18 +41,11 @@ rule run
 
 @dataclasses.dataclass(frozen=True)
 class Product:
-    """A file to link.
-
-    Attributes:
-        path: of the file.
-        units: that it is made of.
-        flags: of the linker.
-        objects: paths of more object files.
-    """
+    """A file to link from the objects of `units`, and from the object files at `objects`."""
 
     path: pathlib.Path
     units: tuple[Unit, ...]
-    flags: tuple[str, ...]
+    flags: tuple[str, ...]  # of the linker
     objects: tuple[str, ...] = ()
 
 
@@ -75,7 +68,7 @@ def link(compiler, products, say, stamp="", optional=None, place=None, files=())
         stamp: text of `custom_ops/build_stamp.h`, which the units of INFO read.
         optional: a product that may fail.
         place: folder of the build, None for `folder()`.
-        files: paths below the checkout of sources and headers beside those of `sources.bzl`.
+        files: paths below the checkout of sources and headers that `sources.bzl` does not list.
 
     Returns:
         The error of `optional`, None if there is none.
@@ -114,7 +107,7 @@ def compile_units(compiler, units, place) -> dict[Unit, pathlib.Path]:
 
 
 def object_of(compiler, unit) -> pathlib.Path:
-    """The object file of a unit that `link` compiled; it may be that of an earlier build."""
+    """The object file of a unit that `link` compiled, in this or an earlier build."""
     return folder() / _name(compiler, unit)
 
 
@@ -139,7 +132,7 @@ def _replace(path, file):
 
 
 def find_ninja() -> str:
-    """Path of ninja: that of this interpreter, else the one on the `PATH`.
+    """Path of ninja, of this interpreter or else on the `PATH`.
 
     Raises:
         BuildError: if there is none.

@@ -17,7 +17,7 @@ import sysconfig
 # What the library for XLA is made of, below the folders of headers and of libraries.
 _XLA_HEADERS = ("tensorflow/compiler/tf2xla/xla_op_kernel.h", "xla/ffi/api/ffi.h")
 _XLA_LIBRARY = "libtensorflow_cc.so.2"
-# Headers that those of XLA include; TensorFlow 2.20 has no need for them.
+# Headers that XLA's headers include; TensorFlow 2.20 does not need them.
 _XLA_INCLUDES = ("external/highwayhash", "external/farmhash_archive/src")
 
 

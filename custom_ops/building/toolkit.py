@@ -80,7 +80,7 @@ class Toolkit:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """Flags of nvcc: those of `sources.bzl`, the host compiler, the GPUs."""
+        """Flags of nvcc: from `sources.bzl`, for the host compiler and the GPUs."""
         lists = sources()
         targets = [f"arch=compute_{arch},code=sm_{arch}" for arch in self.archs]
         targets.append(f"arch=compute_{lists['CUDA_PTX']},code=compute_{lists['CUDA_PTX']}")

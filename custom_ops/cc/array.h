@@ -17,7 +17,7 @@
 
 namespace vit {
 
-// The first ones are those of DType, with the same numbers. Arrays of the others are only copied.
+// The first ones are the types of DType, with the same numbers. Other arrays are only copied.
 enum class ElementType : int {
   kUnknown = -1,  // in shape functions, since TensorFlow checks types itself
   kFloat32,
@@ -120,7 +120,7 @@ inline Status check_count(const Arrays& inputs, int64_t expected) {
   return invalid("The op must have ", expected, " inputs. Received: ", inputs.size(), ".");
 }
 
-// `end` is that of the error: why it must be this type, and the fix.
+// `end` is the end of the error: why it must be this type, and the fix.
 inline Status check_type(const char* name, const Array& array, ElementType type,
                          const char* end = ". Cast it.") {
   if (array.type == type || array.type == ElementType::kUnknown) return {};

@@ -16,7 +16,7 @@
 
 namespace vit {
 
-// The inputs are qkv, the bias if there is one, and those of the op.
+// The inputs are qkv, the bias if there is one, and the op's own inputs.
 class AttentionBody {
  public:
   static constexpr int kConstantInput = -1;

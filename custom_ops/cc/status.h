@@ -9,7 +9,7 @@
 
 namespace vit {
 
-// The numbers are those of absl::StatusCode and XLA_FFI_Error_Code.
+// The numbers are the same as in absl::StatusCode and XLA_FFI_Error_Code.
 enum class Code : int {
   kOk = 0,
   kCancelled = 1,

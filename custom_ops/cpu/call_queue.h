@@ -1,4 +1,4 @@
-// Calls that take long run in the order in which they come, as many at a time as there are cores.
+// Long calls run in the order of their arrival, at most one at a time for each core.
 //
 // A runtime has few threads that start calls. If calls at the same time blocked them, the others
 // would wait in the queues of the runtime, which are not in order: with 8 callers of ViT-S/16 on 2

@@ -6,7 +6,7 @@
 
 namespace vit {
 
-// The number of cores that the threads of this process may run on, at least 1: those of its
+// The number of cores that the threads of this process may run on, at least 1: the cores of its
 // affinity, but no more than the CPU quota of its control groups allows, rounded up. It is read
 // once, when the library loads.
 int64_t core_count();

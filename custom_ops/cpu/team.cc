@@ -21,7 +21,7 @@ constexpr int64_t kCyclesPerChunk = 50'000;
 constexpr int64_t kMostCyclesPerChunk = 100'000'000;
 
 std::atomic<int64_t> calls{0};
-// Of all calls, with those that are scheduled to help.
+// Of all calls, with the threads that are scheduled to help.
 std::atomic<int64_t> busy{0};
 
 // The most threads that a call may have.

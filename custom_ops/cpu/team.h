@@ -1,4 +1,4 @@
-// The threads of a call on a pool of threads, of whatever runtime: as many as there are free cores.
+// The threads of a call on a thread pool of any runtime: one for each free core.
 //
 // The library counts its calls and their threads. A call may use its share of the cores: their
 // number divided by the number of calls, rounded up. Threads that help start while fewer threads

@@ -39,7 +39,7 @@ struct Product<Pair> {
 #endif
 
 // The maximum number of vectors in a row of a tile, and the rows of a tile for each number of
-// vectors: as many sums as fit in the registers beside one row of b and one number of a.
+// vectors: the most sums that fit in the registers beside one row of b and one number of a.
 #if defined(__AVX512F__)
 constexpr int kMaxVectors = 4;
 constexpr int kTileRows[] = {0, 14, 12, 8, 6};

@@ -13,7 +13,7 @@ namespace vit {
 constexpr int64_t kMaxBlocks = 0x7fffffff;
 constexpr int kMaxThreads = 1024;
 
-// Blocks are numbered along one dimension, whose limit is far above those of the other two.
+// Blocks are numbered along one dimension, whose limit is far above the limits of the other two.
 struct LaunchShape {
   int64_t blocks;
   int threads;           // per block, a multiple of 32

@@ -55,7 +55,7 @@ struct Rows {
   const T* data;     // the first row
   int64_t stride;    // elements between rows
   int rows;          // rows that exist
-  int filled;        // rows of the tile that are written; behind those that exist with zeros
+  int filled;        // rows of the tile that are written, with zeros behind `rows`
   int columns;       // elements of a row; the tile gets zeros behind
   bool is_aligned;   // whether data, stride and columns are multiples of 16 bytes
 };

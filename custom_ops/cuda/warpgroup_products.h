@@ -16,7 +16,7 @@ constexpr bool kHasWarpgroups = true;
 
 // The operand b[16, n] in shared memory: matrices of 8 x 8 elements of 16 bits, each in 128 bytes
 // one after the other. The next matrix along k is `k_bytes` further, along n `n_bytes`. The rows of
-// 16 bytes of a matrix are those of b, or those of its transpose (start_products says which).
+// 16 bytes of a matrix come from b, or from its transpose (start_products says which).
 struct SharedMatrices {
   uint64_t bits;
 
@@ -101,7 +101,7 @@ VIT_DEVICE void wait_for_products() {
 
 // sums[64, kColumns] = a[64, 16] b[16, kColumns], added to the sums if `add`. Each warp has 16 rows
 // of a and of the sums, both as in multiply_add; of the sums, the kColumns / 8 first elements.
-// kOfRows: the rows of 16 bytes of the matrices are those of b, otherwise those of its transpose.
+// kOfRows: the rows of 16 bytes of the matrices come from b, otherwise from its transpose.
 template <class T, int kColumns, bool kOfRows, int kTiles>
 VIT_DEVICE void start_products(const uint32_t (&a)[4], SharedMatrices b, float (&sums)[kTiles][4],
                                bool add) {

@@ -51,8 +51,8 @@ struct LineCopy {
     if constexpr (kOctets > 8) start_octets<8, kOctets - 8>(first, rows);
   }
 
-  // The octets from kFirst on: neighboring threads take those of a row. Several copies follow each
-  // other without a branch, because a copy takes long to read the registers of its addresses.
+  // The octets from kFirst on: neighboring threads take octets of one row. Several copies follow
+  // each other without a branch, because a copy takes long to read the registers of its addresses.
   template <int kFirst, int kCount>
   VIT_DEVICE_METHOD void start_octets(int first, int rows) const {
     constexpr int kTogether = 4;
@@ -186,7 +186,7 @@ struct WarpRows {
     }
   }
 
-  // The sum of the products of a row with that of `other`, of the rows g and g + 8, g = lane / 4.
+  // The sum of the products of a row with the row of `other`, for rows g and g + 8, g = lane / 4.
   // The elements of both are arranged, or of both not.
   VIT_DEVICE_METHOD void multiply_rows(const WarpRows& other, float (&products)[2]) const {
 #pragma unroll
@@ -223,7 +223,7 @@ VIT_DEVICE void start_row_products(const WarpRows<T, kHead>& a, const LineRows<T
 }
 
 // Starts sums = a (the first 16 kPieces rows of b), added to the sums if `add`. `a` has 16 columns
-// in each element, of which the kPieces first count.
+// in each element; the first kPieces elements count.
 template <int kPieces, class T, int kHead, int kMost>
 VIT_DEVICE void start_weighted_rows(const uint32_t (&a)[kMost][4], const LineRows<T, kHead>& b,
                                     float (&sums)[kHead / 8][4], bool add) {

@@ -62,7 +62,7 @@ class DeviceExecution {
   DeviceExecution(uintptr_t stream, py::function allocate)
       : stream_(stream), allocate_(std::move(allocate)) {}
 
-  // Checks a call of an op with outputs of the caller, of which null ones are not wanted, and
+  // Checks a call of an op with outputs of the caller, where null means not wanted, and
   // returns a function that starts it.
   template <class Body>
   std::function<void()> prepare(const Options& options, const Arrays& inputs,

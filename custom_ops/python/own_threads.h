@@ -111,8 +111,7 @@ inline void check_isa() {
   if (const char* error = isa_error()) throw pybind11::value_error(error);
 }
 
-// Returns function(execution) on as many threads as `count` asks for, called without the
-// interpreter lock.
+// Calls function(execution) on `count` threads without the interpreter lock.
 template <class Function>
 Result run_on_threads(const py::object& count, const Function& function) {
   check_isa();

@@ -1,4 +1,4 @@
-// TensorFlow's statuses, types, attributes and tensors as those of custom_ops/cc.
+// Converts TensorFlow's statuses, types, attributes and tensors to the types of custom_ops/cc.
 #ifndef CUSTOM_OPS_TF_TENSORFLOW_TYPES_H_
 #define CUSTOM_OPS_TF_TENSORFLOW_TYPES_H_
 
@@ -85,7 +85,7 @@ inline Status get_array(const tensorflow::Tensor& tensor, Array* array) {
   return get_type(tensor.dtype(), &array->type);
 }
 
-// Allocates output `index`, whose type and shape are those of `array`, and sets array->data.
+// Allocates output `index` with the type and shape of `array`, and sets array->data.
 inline absl::Status allocate(tensorflow::OpKernelContext* context, int index, Array* array) {
   tensorflow::TensorShape shape;
   tensorflow::Tensor* tensor;

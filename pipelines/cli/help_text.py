@@ -9,7 +9,7 @@ _WIDTH, _INDENT = 100, 20
 _FIELDS = """\
 recipes and model names: --list prints them.
 fields of --set: docs/configuration.md describes all of them;
-  `python -m pipelines.pretrain --dry_run` prints those of a run with their values."""
+  `python -m pipelines.pretrain --dry_run` prints the fields of a run with their values."""
 # absl appends this to the help of a flag that can be repeated; our help texts contain it already.
 _REPEATS = "repeat this option to specify a list of values"
 

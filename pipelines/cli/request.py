@@ -271,14 +271,14 @@ def engine(values):
 def workdir(values, command, begin, request, name=None):
     """The directory of a run: `--workdir`, by default `runs/<command>-<experiment>`.
 
-    The last part of another `data.name` than that of the recipe follows: runs/finetune-digits-pets.
+    The last part of `data.name` follows if the recipe has another: runs/finetune-digits-pets.
     A dry run describes a new run, whatever is in the directory that has no flag.
 
     Args:
         values: parsed flags.
         command: name of the command.
         begin, request: the result of `read`.
-        name: stands for that of the recipe; None takes it.
+        name: stands for the name of the recipe; None takes the recipe's.
 
     Raises:
         UserError: if it is missing and --config is given, since a file has no recipe name.

@@ -24,7 +24,7 @@ AUGREG_LEVELS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Augmentation:
-    """Augmentation of training images; the defaults are those of the paper's own code.
+    """Augmentation of training images, by default as in the paper's own code.
 
     Attributes:
         crop: "inception": a window of random place, area and aspect ratio, resized; "random": the

@@ -169,7 +169,7 @@ class Data(Augmentation):
             return {}
         splits = ("train_split", "eval_split")
         chosen: dict[str, Any] = {x: AUTO_SPLIT for x in splits if getattr(self, x) is not None}
-        # TFRecord files may be a copy of any data, such as those of the recipe.
+        # TFRecord files may be a copy of any data, such as the recipe's data.
         if _kind(name) not in ("records", _kind(self.name)):
             chosen["exif"] = None
         order = self.class_order if name.split(":")[0] in ("folder", "list") else "auto"

@@ -152,7 +152,7 @@ class Experiment:
         )
 
     def classes(self, labels) -> Classes:
-        """Returns the classes of this run's model; `labels` are those of the data, in order."""
+        """Returns the classes of this run's model; `labels` are the data's labels, in order."""
         names = tuple(labels) if self.reads_labels else ()
         return Classes(labels=names, activation=self.train.loss)
 
@@ -182,8 +182,7 @@ class Experiment:
         """`from_dict` for what a run or a sweep has stored, maybe before a field existed.
 
         Without data.exif, it was begun when orientations were not applied yet; without data.jpeg,
-        when all JPEGs were decoded fast; without data.split_by, when ranges were those of all
-        files.
+        when all JPEGs were decoded fast; without data.split_by, when ranges counted all files.
         """
         data = values.get("data")
         if isinstance(data, dict):
@@ -294,7 +293,7 @@ class Request:
 
     Attributes:
         origin: recipe or file of the experiment, for the first line of the run.
-        assignments: those of the user; see `with_steps`, `Workdir.with_own_warmup`.
+        assignments: the user's assignments; see `with_steps`, `Workdir.with_own_warmup`.
         extend: whether to resume a run with another `train.steps` and the schedule for it.
         opened: a section of data and the open source of its training split, if choosing the
             experiment needed them: it is not listed again.

@@ -12,14 +12,14 @@ class FewShot:
     """Few-shot evaluations during training, for train.few_shot_every (docs/paper.md H.1).
 
     Attributes:
-        name: the data set; none: that of the run.
+        name: the data set; none: the data set of the run.
         data_dir: its folder; none: data.data_dir.
-        label: its label feature, as data.label; none: of the run's data set data.label, of another
-            one the one that its supervised_keys name.
+        label: its label feature, as data.label; none: for the run's data set data.label, for
+            another data set the feature that its supervised_keys name.
         train_split: its split for the training features. "auto": of the run's data set all of
             data.train_split, also if the run trains on a part of it; else as in data.
         eval_split: its split for the test features, as train_split.
-        preprocessing: "run": that of the evaluations of the run; "protocol": both sides to 8/7 of
+        preprocessing: "run": as in the evaluations of the run; "protocol": both sides to 8/7 of
             the model's, bilinear without antialias, then a central crop, as 256 and 224 pixels in
             the published protocol; with data.jpeg=fast.
         shots: numbers of training images of each class.

@@ -157,7 +157,7 @@ def check_choices(section, prefix="", synonyms=None):
         synonyms: see `near_names`.
 
     Raises:
-        UserError: if a field has another value than those of its type.
+        UserError: if a field has a value of another type.
     """
     kinds = typing.get_type_hints(type(section))
     for name, choices in _choices(type(section)).items():

@@ -102,7 +102,7 @@ class Model:
         return variant.replace(image_size=self.image_size, num_classes=num_classes, **changed)
 
     def title(self) -> str:
-        """The name, with the sizes that differ from those of the variant."""
+        """The name, with the sizes that differ from the variant."""
         variant, config = get_variant(self.name), self.config(num_classes=1)
         sizes = {x: getattr(config, x) for x in sorted(type(variant).size_fields)}
         other = [f"{x}={size}" for x, size in sizes.items() if size != getattr(variant, x)]

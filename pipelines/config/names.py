@@ -5,7 +5,7 @@ from typing import Literal, get_args
 # The suites of fine-tuning; `data/protocols/suites.py` has what they are.
 SuiteName = Literal["vtab", "cifar10", "cifar100", "pets", "flowers"]
 Strategy = Literal["auto", "one_device", "mirrored", "multi_worker", "tpu"]
-# Weights of a run: the newest, their moving average, or those with the best evaluation.
+# Weights of a run: the newest, their moving average, or the weights with the best evaluation.
 Weights = Literal["final", "ema", "best"]
 # Evaluations of the paper that train nothing.
 Benchmark = Literal["imagenet", "real", "objectnet"]
@@ -32,5 +32,5 @@ FileForm = Literal["litert", "onnx"]
 Quantization = Literal["none", "float16", "dynamic_int8", "int8"]
 # What `plan --measure` measures.
 Passes = Literal["inference", "training"]
-# Forms of folders with `model.safetensors`; vit_tf.families lists those of each family.
+# Forms of folders with `model.safetensors`; vit_tf.families lists the forms of each family.
 Layout = Literal["huggingface", "timm", "axial_deeplab"]

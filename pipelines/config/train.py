@@ -44,8 +44,8 @@ class Train:
             masked patches their accuracy or PSNR; "few_shot": the few-shot accuracy with the
             largest number of few_shot.shots (early stopping in the paper's figure 4).
         early_stop_after: ends the run after this many evaluations in a row without a better value
-            of best_metric; 0 trains all steps. The schedule stays that of all steps.
-        few_shot_every: steps between few-shot evaluations, of which the first is before the first
+            of best_metric; 0 trains all steps. The schedule still covers all steps.
+        few_shot_every: steps between few-shot evaluations; the first one is before the first
             step; 0 turns them off. See few_shot.
         non_finite: the reaction to a loss or gradient that is not finite. "stop": the run ends;
             "skip": the step changes no weights, at most 10 steps in a row; "rewind": the run

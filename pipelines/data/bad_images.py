@@ -86,11 +86,11 @@ class BadImages:
 
     @property
     def count(self):
-        """Number of recorded images, including those of earlier starts of the run."""
+        """Number of recorded images, including earlier starts of the run."""
         return len(self._names)
 
     def record(self, source, indices):
-        """Records images that are known to be bad; those that are recorded already are ignored.
+        """Records images that are known to be bad; images with a record are ignored.
 
         Args:
             source: the `DataSource` of the images, which are read again.
@@ -105,7 +105,7 @@ class BadImages:
         self.add(find_bad_images(source, new, are_known=True))
 
     def add(self, found):
-        """Records `BadImage`s; those that are recorded already are ignored. Errors of `record`."""
+        """Records `BadImage`s; images with a record are ignored. Errors of `record`."""
         for bad in found:
             if bad.name not in self._names:
                 self._names.add(bad.name)
@@ -123,7 +123,7 @@ class BadImages:
             self.record(batches.source, batches.indices(batch)[[slot for _, slot in own]])
 
     def lose(self, count):
-        """Counts images that were left out, but of which only the number is known."""
+        """Counts images that were left out when only their number is known."""
         if count and not self._lost:
             _log.info("left out more images at a time than can be named")
         self._lost += count
@@ -181,7 +181,7 @@ def find_bad_images(source, indices, are_known=False):
     Args:
         source: the `DataSource`.
         indices: iterable of integers.
-        are_known: whether all are known to be bad. An image of which only some part cannot be
+        are_known: whether all are known to be bad. An image with a part that cannot be
             decoded does not fail here.
 
     Raises:
@@ -215,7 +215,7 @@ def explain_input_error(error, batches, numbers, skips_bad_images=False):
 
     Returns:
         `DataError` with the first image that cannot be decoded and the reason, or with the reason
-        why the files cannot be read, also those of examples that were read along; `WorkerError` if
+        why the files cannot be read, also for examples that were read along; `WorkerError` if
         the end of another worker was the cause; `error` itself if all images can be read and
         decoded.
     """

@@ -14,7 +14,7 @@ from pipelines.errors import first_line
 from vit_tf.images.decoding import MAX_PIXELS, decode_image
 from vit_tf.images.image_file import foreign_format
 
-# Values of an image of 16 bits, if they are as near to each other as those of 14 bits.
+# Values of an image of 16 bits, if they are as near to each other as values of 14 bits.
 _NARROW_SPAN = 2**14
 # What is said about such images.
 NARROW = (

@@ -8,7 +8,7 @@ from vit_tf.images.orientation import EXIF, orientation
 
 
 def is_turned(data: bytes) -> bool:
-    """Whether `data.exif=apply` turns a JPEG, of which the first bytes are enough."""
+    """Whether `data.exif=apply` turns a JPEG; its first bytes are enough."""
     may_be = data.startswith(b"\xff\xd8\xff") and EXIF in data
     return may_be and int(_orientation()(tf.constant(data))) != 1
 

@@ -1,6 +1,6 @@
 """Finds files that cannot be decoded by their first and last bytes (`data.scan`).
 
-A file is decoded only if these bytes are not those of a whole image: a scan reads 2 kB of each good
+A file is decoded only if these bytes do not look like a whole image: a scan reads 2 kB of each good
 file, and every file that it names cannot be decoded. A file that is damaged in the middle is not
 found; `pipelines.batch --check` decodes all of them. 16-bit PNGs are decoded for their values.
 """
@@ -86,7 +86,7 @@ class NotedFile(NamedTuple):
     name: str
     reason: str | None  # why it cannot be decoded
     is_turned: bool
-    is_narrow: bool  # 16 bits, of which little is left
+    is_narrow: bool  # 16 bits, and 8 bits keep little of them
 
 
 def find_noted_files(source):
@@ -116,7 +116,7 @@ def _examine(deep, path):
     """`reason`, `is_turned` and `is_narrow` of a file, as far as its ends show.
 
     Args:
-        deep: iterator with as many elements as 16-bit PNGs may be decoded.
+        deep: iterator with one element for each 16-bit PNG that may be decoded.
         path: the file.
     """
     if not path:
@@ -141,7 +141,7 @@ def _examine(deep, path):
 
 
 def _is_whole(start, end, size):
-    """Whether the ends of a file are those of a whole image."""
+    """Whether a file begins and ends like a whole image."""
     if start.startswith(b"\xff\xd8\xff"):
         return b"\xff\xd9" in end  # Some cameras write more after the image.
     if start.startswith(b"\x89PNG\r\n\x1a\n"):

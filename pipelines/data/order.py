@@ -60,7 +60,7 @@ def cut_blocks(lengths, longest):
 
 @dataclasses.dataclass(frozen=True)
 class TrainOrder:
-    """Order of an endless stream of epochs over all examples, or over those of one host.
+    """Order of an endless stream of epochs over all examples, or over one host's examples.
 
     Attributes:
         shard_lengths: number of examples of each shard, a contiguous stored range.
@@ -128,8 +128,8 @@ class TrainOrder:
     def _ordered_blocks(self, epoch):
         """Start and end in the epoch of its blocks, and their stored start, int64 arrays.
 
-        A permutation of the 600,000 blocks of 300 million examples takes 60 ms, so those of two
-        epochs are kept.
+        A permutation of the 600,000 blocks of 300 million examples takes 60 ms, so the permutations
+        of two epochs are kept.
         """
         if epoch not in self._epochs:
             starts, lengths = self._blocks
@@ -226,7 +226,7 @@ class TrainBatches:
     def windows(self, start=0, stop=None, host=0):
         """Yields the `Window`s from batch `start` on, up to batch `stop`, if any.
 
-        With sharding="files", they are those of one host.
+        With sharding="files", they belong to one host.
         """
         order = self.orders[host if len(self.orders) > 1 else 0]
         first = start * self.length
@@ -253,7 +253,7 @@ class TrainBatches:
             yield from (order.indices(*window) for window in windows)
 
     def epoch(self, batch):
-        """Returns the epoch of the first example of a batch; with "files", that of host 0."""
+        """Returns the epoch of the first example of a batch; with "files", the epoch of host 0."""
         return self.orders[0].window_at(batch * self.length)[0]
 
 
@@ -267,10 +267,6 @@ class EvalBatches:
         source: a `DataSource`.
         batch_size: examples in a global batch.
         max_batches: see above.
-
-    Attributes:
-        source, batch_size: as given.
-        num_examples: number of examples in all batches.
     """
 
     def __init__(self, source, batch_size, max_batches=0):

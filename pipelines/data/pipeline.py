@@ -200,7 +200,7 @@ def encoded_eval_dataset(source, ranges, batch_size):
         batch_size: examples in a batch.
 
     Returns:
-        `tf.data.Dataset` of batches for one host, as those of `encoded_dataset`; the last batch of
+        `tf.data.Dataset` of batches for one host, as in `encoded_dataset`; the last batch of
         a range is padded with id -1.
     """
 

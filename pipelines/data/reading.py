@@ -64,7 +64,7 @@ class HostSlice(NamedTuple):
         return Window(window.indices[held], window.offsets[held])
 
     def own(self, column):
-        """Returns the rows of the slice, without the neighbor, from those of one global batch."""
+        """Returns the rows of the slice, without the neighbor, from the rows of a global batch."""
         # The neighbor is the first row, except on the first host, where it is the last row.
         skipped = int(self.has_neighbor and self.begin > 0)
         return column[skipped : skipped + self.end - self.begin]

@@ -1,4 +1,4 @@
-"""Which files in folders are not read; counts those that are no images, so that none is lost."""
+"""Which files in folders are not read; counts files that are no images, so that none is lost."""
 
 import collections
 import os

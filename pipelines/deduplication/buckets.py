@@ -1,6 +1,6 @@
 """Finds 64-bit keys at a small Hamming distance without comparing all pairs.
 
-A key has four quarters of 16 bits. The keys are sorted by each quarter, so that those with an equal
+A key has four quarters of 16 bits. The keys are sorted by each quarter, so that keys with an equal
 quarter are neighbors: a bucket. Two keys that differ in at most d = 4 r + s bits (s < 4) differ in
 at most r bits in one of the first s + 1 quarters, or in at most r - 1 in one of the others; else
 they would differ in d + 1. So a search reads the buckets of all values within these radii, and

@@ -87,7 +87,7 @@ def mean(stored, rows):
 
     Args:
         stored: float16 `[n, views, F]`; the first view counts.
-        rows: those that are there, int64 `[m]`.
+        rows: the rows that are there, int64 `[m]`.
     """
     total = np.zeros(stored.shape[2])
     if len(rows) < _FEWEST_FOR_MEAN:

@@ -60,19 +60,12 @@ def numbers_of(contents, embedder, views) -> Numbers:
 
 
 class Indexing(NamedTuple):
-    """A job for an engine, see `distribution.engine.jobs.Job`: the `Numbers` of ranges of images.
-
-    Attributes:
-        source: the `DataSource`.
-        open_embedder: a function that opens the embedder, or None.
-        digest: the digest of the embedder where the command runs, or None.
-        views: as for `numbers_of`.
-    """
+    """A job for an engine, see `distribution.engine.jobs.Job`: `Numbers` of ranges of images."""
 
     source: DataSource
     open_embedder: Callable | None
-    digest: str | None
-    views: int
+    digest: str | None  # of the embedder where the command runs
+    views: int  # as for `numbers_of`
 
     def open(self):
         """See `Job.open`.
@@ -196,7 +189,7 @@ class Index:
         return done
 
     def _done(self):
-        """The number of images that are done, or None if the files are not those of this index."""
+        """The number of images that are done, or None if the files belong to another index."""
         try:
             record = read_json(self._path("index", "json"))
             arrays = {

@@ -1,4 +1,4 @@
-"""The page of a search for near-duplicates: counts beside those of BiT, and picture pairs."""
+"""The page of a search for near-duplicates: counts beside BiT's counts, and picture pairs."""
 
 import os
 
@@ -163,7 +163,7 @@ def _pictures(source, rows):
 
 
 def _name(source, example_id):
-    """The name of an image without that of its data set, which the heading has."""
+    """The name of an image without the name of its data set, which the heading has."""
     name = source.describe(example_id)
     return name.removesuffix(f" of {source.name}").removesuffix(
         f" of {source.name}:{source.version}"

@@ -17,7 +17,7 @@ NO_DISTANCE = BITS + 1
 _AT_ONCE = 4096
 
 
-# (view of the query, view of the reference) of which two images are near; odd rows are mirrored.
+# Pairs (view of the query, view of the reference) where images are near; odd rows are mirrored.
 _VIEWS = [(view, 0) for view in range(VIEWS)] + [(0, view) for view in range(VIEWS)]
 
 
@@ -47,7 +47,7 @@ class Pairs(NamedTuple):
 
 
 class Hashes(NamedTuple):
-    """The hashes of images, and those of view 0 in buckets."""
+    """The hashes of images, and the hashes of view 0 in buckets."""
 
     views: np.ndarray  # uint64 [VIEWS, n]
     rows: np.ndarray  # int64 [m]: the images that have a hash
@@ -55,13 +55,13 @@ class Hashes(NamedTuple):
 
 
 def near_by_hash(query, reference, most, progress=lambda count: None):
-    """The pairs of images of which view 0 of one and any view of the other are near.
+    """The pairs of images where view 0 of one image and any view of the other are near.
 
     Args:
         query, reference: `Hashes`.
         most: hashes that differ in at most so many bits are near.
         progress: see `Buckets.near`; it is told VIEWS times the images of the query that have a
-            hash, and VIEWS - 1 times those of the reference.
+            hash, and VIEWS - 1 times the reference's.
 
     Returns:
         Rows of the query and of the reference, int64 `[n]`, sorted, each pair once.

@@ -106,7 +106,7 @@ def timed(evaluator) -> dict:
     begin = time.perf_counter()
     means = evaluator.run()
     end = time.perf_counter()
-    # All images that were decoded, also those that do not count.
+    # All images that were decoded, also images that do not count.
     batches = evaluator.batches
     images = batches.num_examples
     if len(batches) > 1:
@@ -128,7 +128,7 @@ def check_head(name, config):
 def _match_classes(name, outputs, classes, examples, label_map):
     """`Classification.columns`, names for the report, and what makes logits probabilities."""
     if outputs == 1 and not examples.multi_label:
-        # The same as a softmax of two logits, of which the first is 0.
+        # The same as a softmax of two logits, the first of them 0.
         if label_map is None:
             columns = _columns_of_two(name, classes.labels, examples)
         else:
@@ -187,7 +187,7 @@ def _names_of_two(labels):
 
 
 def _columns_of_two(name, labels, examples):
-    """`Classification.columns` of a model with one output, whose last name is that of class 1."""
+    """`Classification.columns` of a model with one output, whose last name is class 1's name."""
     for names in (examples.labels, words_of(examples.labels)):
         for columns in ((0, 1), (1, 0)):
             ordered = tuple(names[column] for column in columns) if len(names) == 2 else ()
@@ -205,7 +205,7 @@ def _warn(name, has_names, examples):
 
 
 def _by_position(name, examples):
-    """A sentence about outputs of which only the position says which class of the data they are."""
+    """A sentence about outputs whose position alone says which class of the data they are."""
     note = (
         f"{name} stores no class names: its outputs count as the classes of {examples.name} in "
         f"this order: {first_labels(examples.labels)}. "

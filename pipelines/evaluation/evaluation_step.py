@@ -102,12 +102,12 @@ class Evaluator(orbit.StandardEvaluator):
         data: `EvaluationData`.
         task: `Classification` or `MaskedPatches`; its `measure` computes the sums of a batch.
         signals: optional `Signals`, checked after every batch.
-        predictions: `Predictions`, which collect those of one evaluation; None collects none.
+        predictions: `Predictions` that collect the results of one evaluation; None collects none.
 
     Attributes:
         batches: `EvalBatches`; their size is that over all replicas.
         first_batch_done: `time.perf_counter()` after the first batch, which includes compiling.
-        average_precisions: of the last evaluation of multi-label data, that of each class, float64
+        average_precisions: of each class in the last evaluation of multi-label data, float64
             `[K]`, NaN of classes without an image; else None.
     """
 

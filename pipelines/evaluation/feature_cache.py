@@ -101,7 +101,7 @@ def _read(path, key, source):
         or shapes[_FINGERPRINT] != ()
     ):
         raise ValueError(f"it holds arrays of the shapes {list(shapes.values())}")
-    # `np.load` prefers a member `values` to `values.npy`, whose header is the one that was read.
+    # `np.load` prefers a member `values` to `values.npy`, and the header was read from the latter.
     with storage.open_local(path) as file:
         with zipfile.ZipFile(file) as archive:
             if sorted(archive.namelist()) != sorted(f"{name}.npy" for name in expected):
@@ -123,7 +123,7 @@ def _read(path, key, source):
 
 
 def _check_examples(features, source):
-    """Raises `ValueError` if ids or labels are not those of a `DataSource`."""
+    """Raises `ValueError` if ids or labels differ from a `DataSource`."""
     everything = range(source.num_examples)
     ids = source.ids(everything)
     if np.any(np.diff(features.ids) < 0) or not np.isin(features.ids, ids).all():

@@ -27,14 +27,10 @@ class Strength:
 
     The published strength is absolute: 1024 for any number of examples. As the squared errors are
     summed over the examples, a multiple regularizes small and large sets alike.
-
-    Attributes:
-        value: the number.
-        per_example: whether it is multiplied by the number of training examples.
     """
 
     value: float
-    per_example: bool = False
+    per_example: bool = False  # The number of training examples multiplies it.
 
     @classmethod
     def parse(cls, text) -> "Strength":
@@ -160,7 +156,7 @@ def predict(train, labels, test, num_classes, l2) -> np.ndarray:
 def scores(train, labels, test, num_classes, l2):
     """Yields the scores of consecutive test rows, float64 `[len(l2), rows, num_classes]`.
 
-    Args, errors and the whole order are those of `predict`.
+    Args, errors and the whole order are as in `predict`.
     """
     mean, deviation = map(_checked, whitening(train))
     targets = np.full([len(labels), num_classes], -1.0)

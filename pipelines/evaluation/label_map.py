@@ -30,7 +30,7 @@ def read_label_map(path, data_names, model_names) -> tuple[int, ...]:
 
     Args:
         path: the file (one that is called as `WORDNET` needs its folder, `./wordnet`); or
-            `WORDNET`, for data whose class names are WordNet ids, as those of
+            `WORDNET`, for data whose class names are WordNet ids, as in
             ImageNet, and a published head of ImageNet-1k or ImageNet-21k (docs/paper.md B.9).
         data_names: names of the classes of the data, in label order.
         model_names: names of the classes of the model, in label order.

@@ -59,7 +59,7 @@ def linear_probe(train, test, grid=GRID, max_iterations=_MAX_ITERATIONS):
             f"The linear probe needs two training rows of each class; label {label} has one."
         ]
     mean, deviation = whitening(train.values)
-    # One float32 copy, whose first rows are those that the grid is fitted to: slices are no copies.
+    # One float32 copy; the grid is fitted to its first rows, since slices are no copies.
     held_out = _held_out(train.labels)
     order, fitted = np.argsort(held_out, kind="stable"), int(np.sum(~held_out))
     x, labels = train.values[order], train.labels[order]

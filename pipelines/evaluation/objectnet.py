@@ -1,6 +1,6 @@
-"""ObjectNet: its classes among those of ImageNet, and accuracies (docs/paper.md H.5). NumPy only.
+"""ObjectNet: its classes among ImageNet's, and accuracies (docs/paper.md H.5). NumPy only.
 
-The mapping is that of the data set's own folder `mappings/`:
+The mapping comes from the data set's own folder `mappings/`:
 
     folder_to_objectnet_label.json     {"alarm_clock": "Alarm clock", ...}: all classes
     objectnet_to_imagenet_1k.json      {"Alarm clock": "analog clock; digital clock", ...}: only

@@ -13,7 +13,7 @@ BINS = 15
 def classification_report(labels, probabilities) -> dict:
     """Confusions, precision, recall and F1 of each class, and the expected calibration error.
 
-    The predicted class is the first of those with the largest probability.
+    The predicted class is the first class with the largest probability.
 
     Args:
         labels: int `[n]`, classes 0 .. K - 1.

@@ -36,7 +36,7 @@ OF_MODEL = {
         "One tile for each patch: cosine similarity of its position embedding with all others, "
         "from -1 (violet) over 0 (green) to 1 (yellow).",
         "figures 7, center, and 10",
-        "Near patches are similar, often also those of the same row and column.",
+        "Near patches are similar, often also patches of the same row and column.",
         "Only the patch itself is yellow; the others are near 0.",
     ),
     "distance": Caption(

@@ -33,7 +33,7 @@ class ImageNumbers:
         target: index of the class that the maps explain, or None.
         maps: "attention" `[layers, heads, rows, columns]`; "rollout", "activation", "occlusion"
             `[rows, columns]`, "components" `[rows, columns, 3]`; "random rollout" and "random
-            activation", those of the twin with random weights.
+            activation", the maps of the twin with random weights.
         curves: map -> "deletion" and "insertion" -> "fractions", "scores" and "area".
         alike: map -> rank correlation with the same map of the twin; NaN if one is constant.
         neighbors: (index of the image, cosine similarity), the most similar first.
@@ -75,7 +75,7 @@ def examine(
         subject: `Subject`.
         names, sizes: of the images, see `ImageNumbers`.
         images: prepared, float `[n, h, w, 3]`.
-        results: those of `results` for the images.
+        results: what `results` returned for the images.
         target: index of the class to explain; None takes the most probable one of each image.
         occludes: whether to cover the cells of the images.
         on_images: called with a number of forward passes when they are done.

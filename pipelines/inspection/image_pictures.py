@@ -114,7 +114,7 @@ def _drawn(one, numbers, seen, original):
 
 
 def _alike(numbers, key):
-    """The rank correlation of a map with that of the twin, below the twin's picture."""
+    """The rank correlation of a map with the twin's map, below the twin's picture."""
     if not key.startswith("random "):
         return ""
     return f"rank correlation {numbers.alike[key.removeprefix('random ')]:.2f}"

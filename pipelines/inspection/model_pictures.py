@@ -1,4 +1,4 @@
-"""The pictures of a model's weights and statistics, beside those of random weights."""
+"""The pictures of a model's weights and statistics, beside pictures of random weights."""
 
 import math
 

@@ -133,7 +133,7 @@ def statistics_of(subject):
 
 
 def _passes(subject, found, shown, occludes):
-    """The number of forward passes for `found` images, of which `shown` are shown."""
+    """The number of forward passes for `found` images; `shown` of them are shown."""
     statistics = len(statistics_of(subject)) * (found + min(found, _TWIN_IMAGES))
     return statistics + image_numbers.passes(subject, shown, occludes)
 

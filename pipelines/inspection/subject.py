@@ -132,7 +132,7 @@ def open_subject(source, opening) -> Subject:
     """The `Subject` of a `StoredModel`, opened as `StoredModel.open_model` says."""
     model, preprocessing, classes = source.open_model(opening)
     if model.config.num_classes == 1:
-        # Maps explain a logit. There is one, that of the last name.
+        # Maps explain a logit. There is one, for the last name.
         classes = dataclasses.replace(classes, labels=classes.labels[-1:])
     return Subject(source.name, model, preprocessing, classes)
 

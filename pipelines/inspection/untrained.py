@@ -1,4 +1,4 @@
-"""Whether a model looks untrained: its weights and attention beside those of random ones."""
+"""Whether a model looks untrained: its weights and attention compared with random weights."""
 
 import math
 
@@ -7,7 +7,7 @@ import numpy as np
 from pipelines.reports.check import Check
 from vit_tf.analysis import inspection
 
-# From this multiple of the number of random weights on, a number is not that of random weights.
+# From this multiple of the number of random weights on, a number shows trained weights.
 # Twelve random models of all families, with 3 layers of 3 heads, differed from their twins by at
 # most 1.1 and 1.6 times.
 _TIMES = 1.2
@@ -103,8 +103,8 @@ def _position_check(config, similarity, random):
     name = "Positions: rank correlation of similarity and nearness"
     if not config.position_embedding.startswith("learned"):
         return Check(name=name, value=f"{value:.3f}", expected="not judged: fixed, not learned")
-    # Embeddings of rows and columns make those of one row similar, also with random weights. There
-    # are fewer independent pairs: those of rows, and those of columns.
+    # Embeddings of rows and columns make positions of one row similar, also if random. There
+    # are fewer independent pairs: pairs of rows, and pairs of columns.
     sides = [count] if config.position_embedding == "learned_1d" else config.grid
     independent = sum(side * (side - 1) // 2 for side in sides)
     least = max(other, 0.0) + _ERRORS / math.sqrt(max(independent, 1))

@@ -106,7 +106,7 @@ class Output(NamedTuple):
 
 
 def write(output, images, model, *, batch_size=results.BATCH_SIZE, on=None) -> Written:
-    """Applies a model to images and writes the results, those of consecutive images to each file.
+    """Applies a model to images and writes the results; each file gets consecutive images.
 
     Args:
         output: `Output`.
@@ -115,7 +115,7 @@ def write(output, images, model, *, batch_size=results.BATCH_SIZE, on=None) -> W
             processes; None computes in this one.
 
     Raises:
-        UserError: if the files cannot be written, or those of another call are not complete.
+        UserError: if the files cannot be written, or another call's files are not complete.
         InUseError: if another process writes them.
         Interrupted: after a signal.
         WorkerError: if the engine was lost.
@@ -166,7 +166,7 @@ def _write_parts(parts, output, count, compute):
         output: `Output`.
         count: number of images.
         compute: a function of ranges of images, and of a function that it calls now and then;
-            yields `Rows` that follow each other, none of which crosses the end of a range.
+            yields `Rows` that follow each other; none crosses the end of a range.
     """
     done = parts.done
     if done:
@@ -226,7 +226,7 @@ class _Parts:
 
     @property
     def are_complete(self) -> bool:
-        """Whether nothing is left but to join them, of which some may be done."""
+        """Whether only joining is left; some parts may be joined already."""
         return self._state["joining"]
 
     def add(self, rows):

@@ -18,7 +18,7 @@ def suffix(path, known=SUFFIXES, flag="--output") -> str:
     """The suffix of a file of results, which says its format.
 
     Raises:
-        UserError: if it is another one than those of `known`.
+        UserError: if it is not in `known`.
     """
     found = os.path.splitext(path)[1].lower()
     if found not in known:
@@ -55,11 +55,7 @@ class Predictions(NamedTuple):
 
 
 class Embeddings(NamedTuple):
-    """An array float32 `[n, size]`, NaN where an image has no embedding, and a table of its rows.
-
-    Attributes:
-        size: number of features.
-    """
+    """An array float32 `[n, size]`, NaN for an image without embedding, and a table of its rows."""
 
     size: int
 

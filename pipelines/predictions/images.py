@@ -123,7 +123,7 @@ def from_source(source) -> Images:
 
 
 class _NamedFiles(FileSource):
-    """Files in the order in which they are named; those that cannot be images have zero bytes."""
+    """Files in the order of the command line; a file that cannot be an image has zero bytes."""
 
     def __init__(self, images):
         self._names = [image.path for image in images]

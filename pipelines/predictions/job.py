@@ -47,21 +47,13 @@ def joined(rows) -> Rows:
 
 
 class Predicting(NamedTuple):
-    """A job for an engine, see `distribution.engine.jobs.Job`: `Rows` of ranges of images.
-
-    Attributes:
-        images: the `Images`.
-        open_model: a function that opens the `Classifier` or `Embedder`.
-        form: the format of `formats`.
-        batch_size: images that are classified together.
-        digest: `fingerprint` of the model where the command runs.
-    """
+    """A job for an engine, see `distribution.engine.jobs.Job`: `Rows` of ranges of images."""
 
     images: Images
-    open_model: Callable
+    open_model: Callable  # opens the `Classifier` or `Embedder`
     form: formats.Predictions | formats.Embeddings
     batch_size: int
-    digest: str
+    digest: str  # `fingerprint` of the model where the command runs
 
     def open(self):
         """See `Job.open`.

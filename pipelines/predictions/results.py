@@ -133,7 +133,7 @@ def in_batches(images, model, *, batch_size=BATCH_SIZE, ranges=None):
         images: `Images`.
         model: a `Classifier` or `Embedder`.
         batch_size: images that are classified together.
-        ranges: pairs of the first index and the index after the last, each of which begins a new
+        ranges: pairs of the first index and the index after the last; each pair begins a new
             batch; None takes all.
 
     Yields:

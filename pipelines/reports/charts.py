@@ -85,7 +85,7 @@ def line_chart(curves, x_label, y_label, percent=False, log=False, png=False) ->
 
     Args:
         curves: name -> `(x, y)`, sequences of equal length; at most `MAX_CURVES`, or up to
-            `MOST_LINES`, of which some have the same color.
+            `MOST_LINES`; some lines have the same color.
         x_label: name of the horizontal axis.
         y_label: name of the vertical axis.
         percent: whether `y` are fractions, written as percentages; the axis is within 0 and 100 %.

@@ -16,7 +16,7 @@ from vit_tf.analysis import inspection
 
 _IMAGES = 8  # with attention
 _MOST_EMBEDDINGS, _AT_ONCE = 512, 32
-_MOST_LAYERS = 3  # of which the attention is drawn
+_MOST_LAYERS = 3  # whose attention is drawn
 _MOST_TILES = 16  # of position similarity, in a row
 _SIDE, _THUMBNAIL, _GAP = 160, 32, 2  # pixels
 
@@ -51,7 +51,7 @@ class ModelPictures:
     def __init__(self, model, features, strategy, data, count, on_tpu=False):
         self._model, self._features, self._strategy, self._data = model, features, strategy, data
         self._count = min(count, _MOST_EMBEDDINGS, data.source.num_examples)
-        # Tracing takes as long as ten calls, of which a run has few.
+        # Tracing takes as long as ten calls, and a run has few calls.
         wrap = self._compiled if on_tpu else lambda function: function
         self._embed, self._explain = wrap(self._embedded), wrap(self._explained)
         self._pixels = None

@@ -48,7 +48,7 @@ class TensorBoard:
 
     The folders `train` and `validation` use the same tags, so TensorBoard draws both in one chart.
     The folder above them holds the configuration, as text and as hyperparameters. For the HParams
-    page a run is that folder, and its metrics are those of the folders below.
+    page a run is that folder, and its metrics come from the folders below.
 
     Every start of a run writes new files, which begin with a session start: TensorBoard then drops
     what earlier files have of later steps, so the curves of a resumed run do not double back.

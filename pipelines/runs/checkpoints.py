@@ -153,7 +153,7 @@ class CheckpointStore:
 
         Raises:
             RunError: if all checkpoints are damaged, the checkpoint has other variables, or a
-                worker cannot read the one that the chief has chosen.
+                worker cannot read the checkpoint that the chief has chosen.
         """
         step = current_group().from_chief(self._restore_newest)
         if step is not None and not current_group().is_chief:
@@ -172,7 +172,7 @@ class CheckpointStore:
     def _restore_newest(self):
         found = steps(self._directory)
         for step in reversed(found):
-            # The copy of a URL that has been checked is the one that is read.
+            # A checked URL is read from the copy that was checked.
             with _on_disk(_path(self._directory, step)) as folder:
                 if (damage := _find_damage(folder)) is not None:
                     _log.info(f"skipping the checkpoint of step {step}: {damage}")

@@ -3,7 +3,7 @@
 The writer renews `lease.json` every minute and deletes it at its end. A start that meets a lease
 waits. If the lease changes meanwhile, its holder is alive and the start is refused; if the lease
 stays the same for five minutes, its holder has died and the start takes the lease. The five minutes
-are those of the waiting machine: the clocks of two machines may differ, so no time in the file is
+belong to the waiting machine: the clocks of two machines may differ, so no time in the file is
 compared with a clock.
 """
 

@@ -52,7 +52,7 @@ def only_writer(workdir, flag="--workdir"):
 
 @contextlib.contextmanager
 def written_by_chief(workdir):
-    """The same for all workers of a run, of which the chief holds the lock; the others must see it.
+    """The same for all workers of a run: the chief holds the lock, and the others must see it.
 
     Yields the function of `only_writer`, or None in another worker. Errors are raised in all, also
     a `UserError` if a worker does not see the lock.
@@ -121,7 +121,7 @@ def _locked(workdir, flag):
     try:
         yield lambda: None
     finally:
-        # Removed before the lock is released: afterwards the file could be that of another process.
+        # Removed before the lock is released: afterwards another process could own the file.
         if _is_at(lock, path):
             os.unlink(path)
         os.close(lock)

@@ -52,13 +52,7 @@ def compiling(what, done):
 
 @dataclasses.dataclass
 class _Timing:
-    """Measured time of training steps.
-
-    Attributes:
-        steps: number of steps.
-        seconds: duration of the steps.
-        waited: seconds of the duration that were spent waiting for data.
-    """
+    """Measured time of training steps; in `waited` of the `seconds` they waited for data."""
 
     steps: int = 0
     seconds: float = 0.0
@@ -87,7 +81,7 @@ class Progress:
         measures_wait: whether `timed` is told how long the steps waited for data.
 
     Attributes:
-        board: the run's `TensorBoard`; of several workers, only the chief writes.
+        board: the run's `TensorBoard`; only the chief of the workers writes to it.
     """
 
     def __init__(self, run, *, step, total_steps, batch_size, on_metrics=None, measures_wait=True):

@@ -20,7 +20,7 @@ from vit_tf.files.atomic_file import write_atomically
 # Seconds between two uploads of the metrics, which stores limit and which write the whole file.
 _UPLOAD_EVERY = 30.0
 _WARMUP = ("schedule.warmup_steps", "schedule.warmup_epochs")
-# Fields that a run may be older than: then it goes on with what was done before them.
+# Fields that an older run lacks: it goes on with the behavior of the time before them.
 _LATER_FIELDS = ("train.ema_warmup", "data.exif", "data.jpeg", "data.split_by")
 _OTHER_WORKDIR = "Choose another --workdir, or delete this one."
 
@@ -94,7 +94,7 @@ class Workdir:
 
         Args:
             experiment: the experiment that extends the run.
-            assignments: those of the user; an assigned warm-up is not changed.
+            assignments: the user's assignments; an assigned warm-up is not changed.
 
         Raises:
             UserError: if the warm-up does not fit, or `config.json` is damaged.
@@ -110,7 +110,7 @@ class Workdir:
 
         Args:
             experiment: the experiment that resumes the run.
-            assignments: those of the user; an assigned value is not changed.
+            assignments: the user's assignments; an assigned value is not changed.
 
         Raises:
             UserError: if `config.json` is damaged.
@@ -276,12 +276,12 @@ def _has_entries(directory):
 
 
 def keep_later_fields(own, experiment: Experiment, assignments: Assignments) -> Experiment:
-    """Keeps the values of `_LATER_FIELDS` of what is continued and may be older than they are.
+    """Keeps the values of `_LATER_FIELDS` of a continued run, which may be older than the fields.
 
     Args:
         own: the experiment that was stored.
         experiment: the experiment that continues it.
-        assignments: those of the user; an assigned value is not changed.
+        assignments: the user's assignments; an assigned value is not changed.
     """
     for path in _LATER_FIELDS:
         if not assignments.given(path):

@@ -58,7 +58,7 @@ def _copy(folder, url, marker):
 
 
 def _make_directories(path):
-    """Creates `path` and its parents; returns those that were missing, the deepest first."""
+    """Creates `path` and its parents; returns the folders that were missing, the deepest first."""
     missing, directory = [], os.path.abspath(path)
     while not os.path.exists(directory):
         missing.append(directory)

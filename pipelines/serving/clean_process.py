@@ -26,7 +26,7 @@ def call_signatures(directory, calls, loader=None, timeout=600) -> tuple[list[di
         directory: a SavedModel, or a LiteRT or ONNX file.
         calls: list of `(signature, input)`; an input is an array, a list of bytes, or None for a
             signature without inputs. Files have no names of signatures: theirs are not read.
-        loader: Python file to run before a SavedModel is loaded, or None. For a file, that of the
+        loader: Python file to run before a SavedModel is loaded, or None. For a file, the
             module `stored_models.runtimes`.
         timeout: seconds until the process is ended.
 

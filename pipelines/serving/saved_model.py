@@ -16,7 +16,7 @@ from pipelines.config.names import ExportForm
 from pipelines.errors import RunError, UserError
 from pipelines.serving.atomic_directory import atomic_directory
 from pipelines.serving.probes import has_constant_logits, random_head
-from pipelines.serving.saved_model_check import TOLERANCE, check_saved_model
+from pipelines.serving.saved_model_comparison import TOLERANCE, compare_saved_model
 from pipelines.serving.signatures import check_model, make_signatures
 from pipelines.serving.stored_weights import stored_weights
 from pipelines.serving.warm_up import write_requests
@@ -53,12 +53,12 @@ class ExportReport:
         size: of all its files, in bytes.
         signatures: their names.
         max_difference: largest relative difference from the model that `export` compares with, see
-            `check_saved_model`.
+            `compare_saved_model`.
         tolerance: the largest allowed difference.
         load_seconds: the time to load it in the process that checked it.
         coverage: for a fused one, how many blocks are packed, in which precision; else None.
-        has_random_head: whether the logits of a random head were compared too, since those of the
-            model's own are the same for all images.
+        has_random_head: whether the logits of a random head were compared too, since the
+            model's own logits are the same for all images.
     """
 
     path: str
@@ -173,7 +173,7 @@ def _write_checked(
     _write_preprocessing(preprocessing, directory)
     if form == FUSED:
         _add_library(directory)
-    comparison = check_saved_model(
+    comparison = compare_saved_model(
         _compared(model, served),
         preprocessing,
         directory,

@@ -97,7 +97,7 @@ def make_signatures(
 
 
 def join_calls(stages, image_size, num_classes, most):
-    """Returns serving stages of which the first one computes the logits of several calls together.
+    """Returns serving stages; the first one computes the logits of several calls together.
 
     While one batch is computed, the images of further calls wait, and form the next batch. So a
     lone call does not wait. The batches are TensorFlow's own (`BatchFunction`), without a time to
@@ -157,7 +157,7 @@ def _classifier(stages, classes, names, labels):
         probabilities = classes.to_probabilities(logits)
         # For equal values, `top_k` puts the lower index first.
         top, indices = tf.math.top_k(probabilities, min(TOP_CLASSES, len(names)))
-        # Images with NaN or infinity. NaN has no order: the names would be those of any classes.
+        # Images with NaN or infinity. NaN has no order: the names of any classes could follow.
         unknown = tf.reduce_any(tf.math.is_nan(probabilities), axis=1, keepdims=True)
         return {
             "logits": logits,
@@ -227,7 +227,7 @@ def _on_bytes(compute):
 
 
 def _checked_images(images):
-    """The images; fails if their shape is not that of the signature."""
+    """The images; fails if their shape does not fit the signature."""
     shape = _received_shape(images)
     is_right = (
         tf.equal(tf.size(shape), 4)
@@ -256,7 +256,7 @@ def _checked_bytes(image_bytes):
 
 
 def _received_shape(inputs):
-    # A call with other shapes than those of its signature runs. TensorFlow would compute the rank
+    # A call with other shapes than its signature's runs. TensorFlow would compute the rank
     # from the signature, when it optimizes the graph: this operation hides what is known.
     return tf.shape(tf.raw_ops.PlaceholderWithDefault(input=inputs, shape=None))
 

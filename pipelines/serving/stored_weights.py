@@ -42,7 +42,7 @@ def _rounded(model):
     read = []
     for layer in all_layers(model.layers):
         if layer.compute_dtype == "bfloat16":
-            # Not those of layers inside, which may have another policy.
+            # Not the variables of layers inside, which may have another policy.
             inside = {id(x) for inner in all_layers(layer)[1:] for x in inner.variables}
             read += [x for x in layer.variables if x.dtype == "float32" and id(x) not in inside]
     found = set()

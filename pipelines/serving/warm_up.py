@@ -1,4 +1,4 @@
-"""Requests that TensorFlow Serving sends to an export when it loads it, before those of clients.
+"""Requests that TensorFlow Serving sends to an export when it loads it, before any client does.
 
 The first call of a signature prepares its graph. `assets.extra/tf_serving_warmup_requests` is a
 TFRecord file of `PredictionLog` messages. The `.proto` files of tensorflow-serving-api, which is

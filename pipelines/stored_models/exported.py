@@ -143,7 +143,7 @@ class RuntimeModel:
     Attributes:
         config: see above.
         head: always there, since a model without a head cannot be exported so.
-        weights: none: those in the file are not read.
+        weights: none: the weights in the file are not read.
     """
 
     head, weights = True, ()

@@ -27,7 +27,7 @@ def open_runtime(form, content, threads=1):
 
     Returns:
         A function from float32 images `[B, H, W, 3]` to a dict from output name to array, which
-        several threads may call. A file with a fixed batch computes as many batches as are needed;
+        several threads may call. A file with a fixed batch computes several batches if needed;
         the last is filled with zeros.
 
     Raises:

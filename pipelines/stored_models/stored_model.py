@@ -28,7 +28,7 @@ class Opening:
             does not store it.
         packed: whether its weights are packed for inference, if `vit_tf.pack_model` covers it.
         assumed: fields of `vit_tf.Preprocessing` by name, for a file that stores none.
-        activation: that of `vit_tf.Classes`, for such a file.
+        activation: `vit_tf.Classes.activation`, for such a file.
         replaced: fields of `vit_tf.Preprocessing` by name that replace the stored ones. For another
             `image_size` position embeddings are resized, as for fine-tuning.
     """

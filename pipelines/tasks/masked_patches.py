@@ -32,7 +32,7 @@ class MaskedPatches:
             "downsample": the same for each of 4 x 4 cells of a patch; "pixels": all pixels, in
             [-1, 1].
         fraction: corrupted part of the patches.
-        seed: of the corruption in evaluations; in training it is that of the `RandomContext`.
+        seed: of the corruption in evaluations; in training the `RandomContext` has the seed.
         config: configuration of the encoder.
         preprocessing: tells the mean and the standard deviation of the input.
     """

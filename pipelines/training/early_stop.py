@@ -15,7 +15,7 @@ def stop_reason(lines, settings) -> str | None:
     """Returns a sentence if the run is over, else None.
 
     Args:
-        lines: those of `metrics.jsonl`, in the order of their steps.
+        lines: the lines of `metrics.jsonl`, in the order of their steps.
         settings: section `train` of the experiment.
     """
     patience = settings.early_stop_after

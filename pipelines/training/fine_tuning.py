@@ -1,6 +1,6 @@
 """The settings that a fine-tuning run takes from its initial model, and whether that model fits.
 
-Architecture and dtype are those of the initial model, the settings of training those of the recipe.
+Architecture and dtype come from the initial model, the settings of training from the recipe.
 A recipe for built-in data, such as the default `digits`, says nothing about photos: for them the
 recipe is `config/recipes/photos.py`. Assignments of the user win over all of these.
 """
@@ -56,7 +56,7 @@ class _Initial:
 class _Situation(NamedTuple):
     """What decides between the cases of `choose`."""
 
-    is_complete: bool  # The experiment is that of a run, not a recipe.
+    is_complete: bool  # The experiment describes a run, not a recipe.
     has_own: bool  # The recipe names the initial weights itself.
     of_photos: bool  # The recipe is for built-in data, and the data of the run are photos.
     has_model: bool  # The user names the initial weights, or the run has begun.
@@ -67,9 +67,9 @@ class _Case(NamedTuple):
 
     Attributes:
         holds: whether a `_Situation` is of this case.
-        pre_logits: with init_head=reset_last, the pre-logits are those of the initial model.
-        model: the architecture and dtype are those of the initial model.
-        photos: the settings of training are those for photos, not those of the recipe.
+        pre_logits: with init_head=reset_last, the pre-logits come from the initial model.
+        model: the architecture and dtype come from the initial model.
+        photos: the settings of training are for photos, and replace the recipe's.
         refusal: the error about the section of the data; None: the run is possible.
     """
 
@@ -211,7 +211,7 @@ def _model(initial, recipe, for_photos):
 
 
 def _with_pre_logits(base, config):
-    """The experiment with as many pre-logits as the initial model, if it keeps their weights."""
+    """The experiment with the initial model's number of pre-logits, if it keeps their weights."""
     if base.init_head == "reset" or not hasattr(config, "representation_size"):
         return base
     fields = dict(base.model.fields) | {"representation_size": config.representation_size}

@@ -1,7 +1,7 @@
 """Handles a step whose loss or gradient is not finite: stop, skip or rewind.
 
-Such a step has changed nothing (see `train_step.Trainer`), so the weights are still those that
-produced it. The step is repeated to find the first non-finite value, and the finding is written to
+Such a step has changed nothing (see `train_step.Trainer`), so the weights that produced it are
+still there. The step is repeated to find the first non-finite value, and the finding is written to
 `non_finite.jsonl`. A run that goes on takes the next batch of its open dataset.
 """
 

@@ -34,8 +34,8 @@ class Sizes:
         state: bytes on each device for any number of images, by part: weights, gradients and so on.
         images: number of images that a device processes at a time.
         activation_bytes: bytes of their activations, about.
-        gradient_bytes: bytes of the gradients of the largest layer's activations: those of its
-            inputs and outputs, as many as the layer itself takes.
+        gradient_bytes: bytes of the gradients of the largest layer's activations: of its
+            inputs and outputs, in the number that the layer itself takes.
     """
 
     training_flops: int
@@ -220,7 +220,7 @@ def resolve(experiment, source, replicas, on_tpu=False, assigned=(), images=None
         replicas: number of replicas that train.
         on_tpu: whether the replicas are TPU cores.
         assigned: the paths that the user assigned; see `with_steps`.
-        images: number of training images, if it is not that of `source`.
+        images: number of training images, if it differs from `source`.
 
     Raises:
         UserError: if the settings do not fit together, the data or the devices.

@@ -62,7 +62,7 @@ def train(experiment, workdir, strategy, request=Request(), on_metrics=None) -> 
 
     Raises:
         UserError: for wrong input, if another process trains in `workdir`, and if a worker does not
-            see that of the chief.
+            see the chief's copy.
         RunError: if `workdir` cannot be written, or another process has taken its lease.
         NonFiniteError: if a loss or gradient is not finite and `train.non_finite` ends the run.
         Interrupted: after a signal, once everything is saved.

@@ -34,7 +34,7 @@ class TrainData:
         sampling: which examples are in which batch.
         augmentation: random changes of the images.
         preprocessing: how images become inputs, with the filter of training; its resize rule is
-            used without a random crop. Its dtype is that of the images in batches.
+            used without a random crop. Images in batches have its dtype.
         bad_images: leaves out images that cannot be read; None ends the run at the first one.
     """
 
@@ -75,7 +75,7 @@ class TrainData:
         return TrainBatches(self.source, self.sampling, hosts)
 
     def empty_batch_error(self, batch):
-        """The error to raise for a training batch of which no image can be read."""
+        """The error to raise for a training batch without a readable image."""
         return DataError(
             f"None of the {self.sampling.batch_size} images of training batch {batch} can be "
             f"read. Is {self.source} the right data set?"
@@ -125,7 +125,7 @@ class RunData:
 
 
 def open_data(experiment, run, known=None) -> RunData:
-    """Opens the data of an experiment, except those of few-shot evaluations.
+    """Opens the data of an experiment, except the data of few-shot evaluations.
 
     Args:
         experiment: the `Experiment`; its splits are chosen.
@@ -201,7 +201,7 @@ def open_few_shot_data(experiment, bad_images=None) -> FewShotData | None:
 
 
 def _few_shot_section(experiment):
-    """The data section of few-shot evaluations: that of the run, or of another data set."""
+    """The data section of few-shot evaluations: the run's own, or for another data set."""
     own, asked = experiment.data, experiment.few_shot
     splits = {"train_split": asked.train_split, "eval_split": asked.eval_split}
     if asked.name is None:

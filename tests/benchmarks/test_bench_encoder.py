@@ -43,7 +43,7 @@ def test_macs_of_a_fused_export_by_hand():
     assert operations.fused_macs(TINY) == vit_tf.cost.macs(TINY) - skipped
     pooled = dataclasses.replace(TINY, classifier="gap")
     assert operations.fused_macs(pooled) == vit_tf.cost.macs(pooled)
-    # The tokens of a hybrid are those of its feature map.
+    # The tokens of a hybrid come from its feature map.
     hybrid, plain = get_variant("R50+ViT-B/16"), get_variant("ViT-B/16")
     skipped = [vit_tf.cost.macs(x) - operations.fused_macs(x) for x in (hybrid, plain)]
     assert skipped[0] == skipped[1] == pytest.approx(0.069 * vit_tf.cost.macs(plain), rel=0.01)

@@ -26,7 +26,7 @@ def test_names_choose_rows():
     assert chosen_systems(["all"]) == SYSTEMS
     by_default = chosen_systems(None)
     assert "onnxruntime" in by_default and "pytorch-compile" not in by_default
-    with pytest.raises(ValueError, match="openvimo is none of ours-fused, .*openvino.*, all"):
+    with pytest.raises(ValueError, match="openvimo.*ours-fused.*openvino"):
         chosen_systems(["openvino", "openvimo"])
 
 
@@ -47,7 +47,7 @@ def test_the_peak_is_the_fastest_allowed_unit(dtype, isa, unit):
 def test_bfloat16_has_its_own_unit_and_a_processor_may_lack_units():
     assert choose_peak(PEAKS | {"avx512_bf16": 5e9}, "bfloat16", "avx512_bf16")[1] == 5e9
     assert choose_peak({"avx2": 2e9}, "bfloat16") == ("avx2", 2e9)
-    with pytest.raises(ValueError, match="No peak for float32 was measured"):
+    with pytest.raises(ValueError, match="peak for float32"):
         choose_peak({"amx_bf16": 1e9}, "float32")
     assert peak.fastest([{"avx2": 1.0, "avx512": 5.0}, {"avx2": 2.0, "avx512": 4.0}]) == {
         "avx2": 2.0,
@@ -74,7 +74,7 @@ def test_threads_get_cores_of_their_own_while_there_are_cores():
     siblings = {0: "0,1", 1: "0,1", 4: "4-5", 5: "4-5"}
     assert one_cpu_per_core({k: [v] for k, v in siblings.items()}, 2) == [0, 4]
     assert one_cpu_per_core({k: [v] for k, v in siblings.items()}, 3) == [0, 1, 4]
-    with pytest.raises(ValueError, match="--threads 5: this process may use 4 CPUs only"):
+    with pytest.raises(ValueError, match="--threads 5.* 4 CPUs"):
         one_cpu_per_core({k: [v] for k, v in siblings.items()}, 5)
 
 

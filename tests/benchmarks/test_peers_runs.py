@@ -204,7 +204,7 @@ def test_a_process_that_has_ended_is_an_error_and_closes(start):
     process = start("read line")
     # The second request may meet a pipe that is still open, since the process ends meanwhile.
     for _ in range(2):
-        with pytest.raises(WorkerError, match="its process ended without an answer"):
+        with pytest.raises(WorkerError, match="without an answer"):
             process.ask(seconds=1)
     process.close()
 

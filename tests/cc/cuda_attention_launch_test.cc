@@ -181,7 +181,7 @@ void expect_stream(const vit::StreamGeometry& g, const vit::LaunchShape& launch,
          "%d tiles of a pass with %d slots for %d sections", g.tiles_per_pass, g.slots, sections);
 }
 
-// Quotients of kernels are those of the processor, up to the largest number.
+// Quotients of kernels equal the processor's, up to the largest number.
 void test_divisors() {
   constexpr int64_t kLargest = 0x7fffffff;
   for (int64_t divisor : {int64_t{1}, int64_t{2}, int64_t{3}, int64_t{12}, int64_t{16},

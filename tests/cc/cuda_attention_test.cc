@@ -8,7 +8,7 @@ namespace {
 
 using namespace vit_test;
 
-// Sizes around those of tiles, with different batches, axes, biases and alignments. A kernel
+// Sizes around the tiles' sizes, with different batches, axes, biases and alignments. A kernel
 // without tensor cores is the same for all head sizes, which only are limits of its loops: few
 // suffice.
 void test_sizes() {

@@ -13,7 +13,7 @@ namespace {
 using namespace vit_test;
 using vit::CudaResult;
 
-// Sizes that are and are not those of vectors and tiles.
+// Sizes that do and do not fit vectors and tiles.
 const std::vector<vit::PatchShape> kShapes = {
     // batch, height, width, channels, patch_size, features, prefix
     {1, 1, 1, 1, 1, 1, 0},    {2, 7, 9, 3, 2, 5, 1},  {3, 16, 8, 1, 8, 64, 0},
@@ -46,7 +46,7 @@ void test_out_of_memory() {
   }
 }
 
-// The type of the kernel, and that of the images alone.
+// The type of the kernel, and the type of the images alone.
 void test_float64() {
   for (const auto& [image_type, type] :
        {std::pair{DType::kUint8, DType::kFloat64}, {DType::kFloat64, DType::kBfloat16}}) {

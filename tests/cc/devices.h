@@ -9,7 +9,7 @@ namespace vit_test {
 
 struct Cpu {
   static constexpr bool kIsGpu = false;
-  // The types that kernels compute with, and those of images.
+  // The types that kernels compute with, and the types of images.
   static constexpr auto& kTypes = kFloatTypes;
   static constexpr vit::DType kImageTypes[] = {vit::DType::kUint8, vit::DType::kFloat32,
                                                vit::DType::kBfloat16, vit::DType::kFloat16,
@@ -24,7 +24,7 @@ struct Cpu {
   static void for_each(const Body& body) {
     for_each_isa(body);
   }
-  // Other orders of the units are those of several threads: see threads.h.
+  // Several threads run the units in other orders: see threads.h.
   template <class Body>
   static void in_reverse(const Body&) {}
 };

@@ -35,7 +35,7 @@ constexpr int kCanary = 0xa5;
 struct ScratchUse {
   std::atomic<bool> refuse{false};              // allocations fail
   std::atomic<int64_t> left{INT64_MAX};         // allocations until they fail
-  std::atomic<int64_t> calls{0}, in_use{0};     // allocations, and those that were not released
+  std::atomic<int64_t> calls{0}, in_use{0};     // allocations, and the ones not yet released
   std::atomic<int64_t> largest{0};              // bytes of the largest piece
 };
 inline ScratchUse& scratch_use() {

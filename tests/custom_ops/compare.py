@@ -84,7 +84,7 @@ def attend(implementation, qkv, num_heads, cotangent, bias=None, axis=None, scal
         out = call_attention(
             qkv, num_heads, axis, bias=bias, scale=scale, implementation=implementation
         )
-    # Without a kernel for the device, TensorFlow takes that of another one.
+    # Without a kernel for the device, TensorFlow takes another device's kernel.
     assert implementation != "compiled" or out.device == current_device()
     return [out, *tape.gradient(out, sources, cotangent)]
 

@@ -1,4 +1,4 @@
-"""The CUDA compiler of the tests: the installed one, that of `make test-all`, or an imitation."""
+"""The CUDA compiler of the tests: the installed one, `make test-all`'s, or an imitation."""
 
 import pathlib
 import subprocess

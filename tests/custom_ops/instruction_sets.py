@@ -1,4 +1,4 @@
-"""The instruction sets of the kernels that this machine runs, and those that no test runs here."""
+"""The instruction sets of the kernels that this machine runs, and the ones without a test here."""
 
 import ctypes
 import functools

@@ -171,7 +171,7 @@ def _test_unit(mode, source, name, flags, includes=()):
 
 
 def _kernels(mode, isas, gcc):
-    """The units of the kernels, those of the library and those compiled in this mode."""
+    """The units of the kernels: the library's, and the units compiled in this mode."""
     lists, plain, shared = build_plan.sources(), [], []
     for unit in [*build_plan.plan({}, gcc)["kernels"], *build_plan.cuda_host_units()]:
         isa = unit.name.partition("-")[2]
@@ -223,7 +223,7 @@ def run(mode, arguments, isas=None, timeout=1800):
     Args:
         mode: the mode that they were built in.
         arguments: list of commands.
-        isas: the instruction sets that they choose, of those of the processor; None for all.
+        isas: instruction sets of the processor that they choose; None for all.
         timeout: seconds after which a program has failed.
 
     Returns:

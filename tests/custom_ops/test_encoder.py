@@ -207,7 +207,7 @@ def test_a_gradient_is_refused(in_graph):
 
     gradient = tf.function(gradient) if in_graph else gradient
     # AutoGraph replaces the LookupError by an error of its own with the same message.
-    with pytest.raises(Exception, match="custom_ops.encoder is for inference.*pack them again"):
+    with pytest.raises(Exception, match="inference.*pack them"):
         gradient(draw([2, 5, 12]))
 
 
@@ -248,8 +248,8 @@ def test_sizes_known_only_at_run_time_are_checked(each_implementation):
     assert run(tf.zeros([2, 3, 12])).shape == [2, 1, 12]
     assert any_width(tf.zeros([2, 3, 12])).shape == [2, 3, 12]
     no_row, wrong_width = {
-        "compiled": (r"\[2, 0, 12\], without the first row", r"weights\[0\] .*width 9"),
-        "reference": (r"\[2,0,12\] is not compatible", r"\[2,3,9\] is not compatible"),
+        "compiled": (r"\[2, 0, 12\].*first row", r"weights\[0\] .*width 9"),
+        "reference": (r"\[2,0,12\]", r"\[2,3,9\]"),
     }[each_implementation]
     with pytest.raises(tf.errors.InvalidArgumentError, match=no_row):
         run(tf.zeros([2, 0, 12]))
@@ -285,8 +285,8 @@ def test_a_saved_model_computes_the_same(precision, each_implementation, tmp_pat
 @pytest.mark.parametrize(
     ("attribute", "value", "message"),
     [
-        ("layout", 2, "packed in layout 2, but this version of custom_ops reads layout 1. Pack"),
-        ("mlp_size", 8, r"weights\[0\] has shape \[2752\], .* \[2816\].*truncated, or"),
+        ("layout", 2, "layout 2, .*layout 1"),
+        ("mlp_size", 8, r"weights\[0\].*2752.*2816"),
         ("num_heads", 5, "multiple of num_heads = 5"),
     ],
 )

@@ -184,7 +184,5 @@ def test_graph_with_unknown_sizes_equals_eager():
         expected = tap(qkv, 3, grid=(3, 4))[1]
         for name, tensor in graph(qkv).items():
             assert_close(tensor, exact(expected[name]), "float64", "taps")
-    with pytest.raises(
-        tf.errors.InvalidArgumentError, match="more patches|Paddings must be non-neg"
-    ):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="more patches|Paddings"):
         graph(draw([2, 11, 36], "float64"))

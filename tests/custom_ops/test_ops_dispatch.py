@@ -96,7 +96,7 @@ def test_an_instruction_set_can_be_chosen():
 
 def test_an_unknown_name_chooses_no_instruction_set():
     before = custom_ops.describe()["isas"]["chosen"]
-    with pytest.raises(ValueError, match="'AVX2'.*unknown. Use one of baseline, avx2"):
+    with pytest.raises(ValueError, match="'AVX2'.*baseline, avx2"):
         loader.library().choose_isa("AVX2")
     assert custom_ops.describe()["isas"]["chosen"] == before
 
@@ -143,8 +143,7 @@ def test_unknown_names_are_refused(name):
 
 
 def test_asking_for_the_compiled_library_is_refused_on_entry(no_library):
-    expected = r"implementation\('compiled'\) asks .* no compiled library.* Use 'auto'"
-    with pytest.raises(ValueError, match=expected):
+    with pytest.raises(ValueError, match="'compiled'.*library.*'auto'"):
         custom_ops.implementation("compiled").__enter__()
     assert custom_ops.describe()["implementation"] == "auto"
 
@@ -174,7 +173,7 @@ def test_the_argument_decides_before_the_context_and_that_before_the_environment
     assert dispatch.resolve("reference") == "reference"
     with custom_ops.implementation("auto"):
         assert dispatch.resolve() == "reference"
-        with pytest.raises(ValueError, match="implementation='compiled' asks for"):
+        with pytest.raises(ValueError, match="implementation='compiled'"):
             dispatch.resolve("compiled")
     assert custom_ops.describe()["implementation"] == "compiled"
 
@@ -262,7 +261,7 @@ def test_nothing_is_left_in_the_graph_that_was_asked_about_xla():
 @pytest.mark.parametrize("ask", ["argument", "context", "environment"])
 def test_compiled_ops_that_xla_cannot_compile_are_refused(ask, monkeypatch):
     call = asks_for_compiled(ask, monkeypatch)
-    with pytest.raises(ValueError, match="compiled.* no kernels for XLA .*Build it.*'reference'"):
+    with pytest.raises(ValueError, match="kernels for XLA.*Build"):
         tf.function(call, jit_compile=True)(draw([2, 9, 36]))
     assert call(draw([2, 9, 36])).shape == [2, 9, 12]
 
@@ -307,11 +306,11 @@ def test_kernels_for_gpus_are_chosen_by_name_where_the_library_has_them(monkeypa
     # In a graph without devices an op is placed on a GPU if there is one.
     with tf.Graph().as_default():
         assert dispatch.supports_jit("compiled")
-        with pytest.raises(ValueError, match="'compiled' asks .* no kernels for this op on GPUs."):
+        with pytest.raises(ValueError, match="'compiled'.*op on GPUs"):
             dispatch.ops_for("compiled", has_cuda=False)
         assert dispatch.ops_for(None, has_cuda=False) is None
     with_archs(monkeypatch)
-    message = r"no kernels for GPUs: it was built without CUDA(: .*)?\. Install"
+    message = "GPUs.*without CUDA.*Install"
     with pytest.raises(ValueError, match=message):
         on("GPU:0", "compiled")
     with tf.Graph().as_default():

@@ -67,7 +67,7 @@ def test_second_derivatives_are_refused(name, in_graph):
         return outer.gradient(gradient, x)
 
     second = tf.function(second) if in_graph else second
-    with pytest.raises(NotImplementedError, match=f"no second derivatives: {name} .*VIT_OPS=ref"):
+    with pytest.raises(NotImplementedError, match=f"derivatives: {name} .*VIT_OPS"):
         second(draw([2, 9, 36]), "auto")
     assert np.any(second(draw([2, 9, 36]), "reference"))
 
@@ -80,7 +80,7 @@ def test_forward_mode_is_refused():
             out = custom_ops.attention(qkv, 3, implementation=implementation)
         return forward.jvp(out)
 
-    with pytest.raises(NotImplementedError, match=r"forward mode .* does too. Use .*VIT_OPS=ref"):
+    with pytest.raises(NotImplementedError, match="forward mode.*VIT_OPS=ref"):
         tangent("compiled")
     assert tangent("reference").shape == [2, 9, 12]
 

@@ -65,5 +65,5 @@ def test_the_ops_run_under_jax(build):
 
 def test_a_machine_without_jax_gets_one_message(monkeypatch, tmp_path):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(BuildError, match="The handlers for JAX need jaxlib: .* has none"):
+    with pytest.raises(BuildError, match="JAX need jaxlib"):
         build_ops.build_jax_library("cpu", tmp_path)

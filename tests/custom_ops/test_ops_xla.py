@@ -298,19 +298,19 @@ GRADIENT = ATTENTION | {"out": [2, 5, 12], "statistics": [2, 3, 2, 5], "d_out": 
     ("op", "shapes", "options", "message"),
     [
         ("attention", ATTENTION | {"bias": [5, 4]}, {}, r"\[5, 4\].*\[2, 3, 5, 5\]"),
-        ("attention_grad", GRADIENT | {"d_out": [2, 4, 12]}, {}, r"d_out.*\[2, 4, 12\].*like out"),
+        ("attention_grad", GRADIENT | {"d_out": [2, 4, 12]}, {}, "d_out.*2, 4, 12.*like out"),
         ("attention_bias_grad", GRADIENT, {}, "no bias"),
         (
             "attention_taps",
             ATTENTION | {"statistics": [2, 3, 2, 5]},
             {"taps": ["distance"], "grid_rows": 3, "grid_columns": 2},
-            "3 x 2.*more patches.*tokens, 5",
+            "3 x 2.*patches.*tokens, 5",
         ),
         (
             "encoder",
             {"tokens": [2, 5, 12], "weights": [2751], "biases": [67]},
             {"mlp_size": 7, "activation": "gelu_erf"},
-            r"weights\[0\] has shape \[2751\], .*\[2752\].*truncated",
+            r"weights\[0\].*2751.*2752",
         ),
         ("patch_embed", EMBED | {"position": [4, 9]}, {}, r"\[4, 9\].*\[4, 10\]"),
         (
@@ -319,7 +319,7 @@ GRADIENT = ATTENTION | {"out": [2, 5, 12], "statistics": [2, 3, 2, 5], "d_out": 
             {},
             r"\[2, 3, 10\], with fewer",
         ),
-        ("extract_patches", {"images": [8, 9, 3]}, {}, r"images must be.*\[8, 9, 3\]"),
+        ("extract_patches", {"images": [8, 9, 3]}, {}, r"images.*\[8, 9, 3\]"),
         (
             "extract_patches_grad",
             {"d_patches": [2, 3, 48]},
@@ -354,7 +354,7 @@ def test_a_size_that_is_known_only_when_it_runs_is_refused():
     def some(x):
         return custom_ops.attention(tf.boolean_mask(x, x[:, 0, 0] > 0), 2)
 
-    with pytest.raises(tf.errors.InvalidArgumentError, match="known only at run time.*VIT_OPS"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="run time.*VIT_OPS"):
         tf.function(some, jit_compile=True)(draw([4, 5, 6]))
 
 

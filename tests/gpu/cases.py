@@ -99,7 +99,7 @@ class Large:
 
 
 def checks():
-    """All cases that are checked, those of the types that the kernels are tuned for first."""
+    """All cases that are checked; first the types that the kernels are tuned for."""
     found = []
     for dtype in DTYPES:
         found += _attention(dtype) + _axial(dtype) + _taps(dtype) + _patches(dtype)

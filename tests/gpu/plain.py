@@ -1,6 +1,6 @@
 """The ops in plain PyTorch, with the gradients of autograd, as the reference of errors.
 
-The steps are those of `custom_ops.reference`: products in the dtype of the inputs, softmax in
+The steps follow `custom_ops.reference`: products in the dtype of the inputs, softmax in
 float32, or float64 for float64.
 """
 

@@ -6,7 +6,7 @@ from tests.tolerances import as_good_bound
 
 
 def compare(name, actual, plain, expected, dtype, magnitude=0.0):
-    """Applies the rule: an error at most twice that of plain PyTorch, plus roundings.
+    """Applies the rule: an error at most twice plain PyTorch's error, plus roundings.
 
     Args:
         name: of the result, for the message.

@@ -16,7 +16,7 @@ _HERE = pathlib.Path(__file__).parent
 _BINARIES = "_vit_*"
 # Folders that the tests keep from run to run.
 _CACHES = ("build/ops", "build/kernel_tests")
-# The environment of a run does not depend on that of the caller.
+# The environment of a run does not depend on the caller's environment.
 _UNSET = ("PYTHONPATH", "PYTEST_ADDOPTS", "CXX")
 # The tests do not depend on these files, so that results outlast a change of the table.
 _OWN = ("tests/mutants/", "tests/test_mutants.py")

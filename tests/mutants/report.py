@@ -1,4 +1,4 @@
-"""The table of the faults that were found, and the list of those that were not."""
+"""The table of the faults that were found, and the list of the faults that were not."""
 
 from tests.mutants.run import ERROR, KILLED, SURVIVED
 
@@ -7,7 +7,7 @@ def report(results):
     """Returns the table and the lists as text.
 
     Args:
-        results: `Fault` -> `Result`; those of an `equivalent` fault do not count.
+        results: `Fault` -> `Result`; results of an `equivalent` fault do not count.
     """
     counted = {fault: result for fault, result in results.items() if not fault.equivalent}
     modules = sorted({fault.module for fault in counted})

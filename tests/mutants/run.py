@@ -197,7 +197,7 @@ def _progress(fault, result, done, count, begin):
 
 
 def _confirmed(found, results, name_of, copy, say):
-    """Runs the tests that have found a fault without one: those that fail show nothing."""
+    """Runs the tests that have found a fault without one: tests that fail show nothing."""
     tests = {result.test for result in found.values() if result.outcome == KILLED}
     open_tests = sorted(test for test in tests if results.get(name_of(test)) is None)
     if open_tests:

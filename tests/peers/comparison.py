@@ -1,4 +1,4 @@
-"""Compares the outputs of published weights with those of `published_program.py`."""
+"""Compares the outputs of published weights with `published_program.py`'s outputs."""
 
 import json
 import os

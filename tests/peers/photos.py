@@ -13,7 +13,7 @@ from vit_tf.pretrained.class_names import IMAGENET_1K, IMAGENET_21K
 
 # How many of the most probable classes are looked at.
 TOP = 5
-# Photo -> number of classes of the head -> classes of which one must be there.
+# Photo -> number of classes of the head -> classes; one of them must be there.
 STATED = {
     "china": {
         IMAGENET_1K: (

@@ -56,7 +56,7 @@ def test_the_examples_of_a_step_are_those_of_training(listed, trained_on, step, 
 
 
 def test_every_image_is_checked_once(command, tmp_path):
-    """Also those that a part or a balanced epoch leaves out or repeats."""
+    """Also examples that a part or a balanced epoch leaves out or repeats."""
     for name, count in (("a", 12), ("b", 8)):
         (tmp_path / "data" / name).mkdir(parents=True)
         for i in range(count):

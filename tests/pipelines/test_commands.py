@@ -344,7 +344,7 @@ def test_a_dry_run_ignores_the_run_in_a_directory_that_was_not_named(tmp_path, c
         ("pipelines.pretrian", "There is no command 'pretrian'. Did you mean pretrain?"),
         ("pipelines", "Name a command, as in python -m pipelines.predict: batch, convert, dedup"),
         ("pipelines.predict", None),
-        ("pipelines.data.check", None),
+        ("pipelines.data.faults", None),
         ("pytest", None),
     ],
 )
@@ -365,7 +365,7 @@ def test_a_name_that_is_no_command_is_one_sentence(tmp_path):
     [
         ([], 2, "error: Name a command"),
         (["eval", "--model=a"], 2, "error: There is no command 'eval'. Did you mean evaluate?"),
-        (["data.check"], 2, "error: There is no command 'data_check'."),
+        (["data.faults"], 2, "error: There is no command 'data_faults'."),
         (["--help"], None, "usage: vit-tf COMMAND [flags]"),
         (["plan", "--help"], 0, "python -m pipelines.plan [flags]"),
         (["plan", "--no_such_flag"], 2, "error: Unknown flag --no_such_flag"),

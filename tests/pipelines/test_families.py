@@ -65,7 +65,7 @@ def test_replicas_and_parts_continue_the_run_of_one_device(run, continued, tmp_p
 
 
 def test_a_checkpoint_of_replicas_becomes_a_file(continued, tmp_path):
-    """Checkpoints do not depend on the strategy: those of two replicas load anywhere."""
+    """Checkpoints do not depend on the strategy: two replicas' checkpoints load anywhere."""
     unfinished = cut_short(continued, tmp_path / "run", 4)
     report = conversion.convert(str(unfinished), str(tmp_path / "a.npz"))
     assert report.passed and report.difference == 0
@@ -124,7 +124,7 @@ def test_exports_of_an_axial_resnet_have_no_op_of_this_project(run, tmp_path, no
         assert nodes and not [node.op for node in nodes if node.op.startswith("Vit")]
     exported = {variable.numpy().tobytes() for variable in loaded.variables_}
     assert all(np.array(v).tobytes() in exported for v in model.non_trainable_weights)
-    with pytest.raises(ValueError, match="Attention maps belong to models with patches"):
+    with pytest.raises(ValueError, match="models with patches"):
         attention_maps(model, tf.zeros([1, 16, 16, 3]))
 
 

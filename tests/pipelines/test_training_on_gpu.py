@@ -30,7 +30,7 @@ def call(device, module, *arguments, cwd):
 
 def run_device(device, folder, steps=30):
     """Pre-trains, fine-tunes, trains in mixed precision and exports; a folder has all of it."""
-    # No random numbers but those of the seed; as few steps as change the loss.
+    # No random numbers but the seed's; few steps, but enough to change the loss.
     fixed = ["model.dropout=0", f"train.steps={steps}", f"train.eval_every={steps}"]
     fixed += [f"train.log_every={max(1, steps // 3)}", f"data.data_dir={folder / 'data'}"]
 

@@ -36,7 +36,7 @@ def test_ten_kills_lose_and_double_nothing(engine, tmp_path):
 def test_a_block_that_always_kills_ends_the_job(engine, tmp_path, monkeypatch):
     monkeypatch.setattr(ray_engine, "_RETRIES", 1)
     job = jobs.Squares(str(tmp_path), (2,), always=True)
-    with pytest.raises(RunError, match="The Ray cluster failed: .*(died|unavailable)"):
+    with pytest.raises(RunError, match="cluster.*(died|unavail)"):
         list(engine.map(job, blocks([(0, 4)], smallest=1)))
 
 
@@ -98,7 +98,7 @@ def test_records_have_the_bytes_of_local_ones(engine, photos, tmp_path, monkeypa
 
     with pytest.raises(Interrupted):
         record_writer.write_records(sources, tmp_path / "ray", 4, "skip", engine, check)
-    with pytest.raises(DataError, match="ray.partial would hold .* other data or flags"):
+    with pytest.raises(DataError, match="ray.partial.*data or flags"):
         record_writer.write_records(sources, tmp_path / "ray", 5, "skip", engine)
     kept = {x: os.stat(x).st_mtime_ns for x in tmp_path.glob("ray.partial/*.tfrecord")}
     written = record_writer.write_records(sources, tmp_path / "ray", 4, "skip", engine)

@@ -81,7 +81,7 @@ class Environment:
         run(self._base, "-m", "venv", self._folder)
 
     def install(self, *requirements, path=()):
-        """Installs by pip; the folders `path` come behind that of the environment in PATH."""
+        """Installs by pip; the folders `path` come behind the environment's folder in PATH."""
         begin, programs = time.monotonic(), self._folder / "bin"
         search = os.pathsep.join([str(programs), *path])
         run(programs / "pip", "install", *requirements, PATH=search)

@@ -52,13 +52,13 @@ def test_source_distributions_of_equal_files_are_equal():
     [
         (NAME, FILES, b"x", None),
         (NAME.replace("2_34", "2_17"), [*FILES, CUDA], b"x", None),
-        (NAME.replace("2_34", "2_35"), FILES, b"x", "runs on fewer systems than manylinux_2_34"),
+        (NAME.replace("2_34", "2_35"), FILES, b"x", "fewer.*manylinux_2_34"),
         (NAME.replace("manylinux_2_34", "linux"), FILES, b"x", "runs on fewer systems"),
         *[(NAME, FILES[:i] + FILES[i + 1 :], b"x", "Expected") for i in range(5)],
         (NAME, [*FILES, "custom_ops/_vit_ops.so"], b"x", "Expected"),
         (NAME, [*FILES, "vit_tf.libs/libstdc++-1.so.6"], b"x", r"libstdc\+\+.* Expected"),
-        (NAME, FILES, f"in {wheels.ROOT}/a".encode(), "names a folder of this machine"),
-        (NAME, FILES, b"/opt/python/include", "names a folder of this machine"),
+        (NAME, FILES, f"in {wheels.ROOT}/a".encode(), "folder of this machine"),
+        (NAME, FILES, b"/opt/python/include", "folder of this machine"),
     ],
 )
 def test_wheels_are_checked(tmp_path, monkeypatch, name, files, content, problem):
@@ -74,7 +74,7 @@ def test_wheels_are_checked(tmp_path, monkeypatch, name, files, content, problem
 def test_pythons_that_are_not_there_are_told(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(wheels, "DIST", tmp_path)
     (tmp_path / NAME).touch()
-    with pytest.raises(wheels.ReleaseError, match=r"None of python9.9 can .* make wheels PYTHONS="):
+    with pytest.raises(wheels.ReleaseError, match="python9.9 .*make wheels"):
         wheels.build(["python9.9"], [sys.executable])
     assert "no wheel for python9.9: python9.9: No such file" in capsys.readouterr().err
     assert (tmp_path / NAME).exists()
@@ -90,7 +90,7 @@ def test_a_step_that_fails_shows_the_end_of_its_output(monkeypatch):
 @pytest.mark.parametrize(
     "files, problem",
     [
-        ((), "Build them with: make wheels"),
+        ((), "make wheels"),
         ((NAME,), "run `make wheels` first"),
         (("vit_tf-a.whl",), "first"),
     ],
@@ -164,9 +164,9 @@ def test_a_wheel_is_tried_under_each_tensorflow(tmp_path):
         ("vit-tf predict", "", "no answers"),
         ("vit-tf predict", {"error": "a"}, "predict"),
         ("vit-tf demo", "", "There is no report"),
-        ("without the library", [], r"One warning was expected: \[\]"),
+        ("without the library", [], r"One warning.*\[\]"),
         ("without the library", ["it's", "two"], "One warning was expected"),
-        ("without the library", ["it's another"], "Another warning: it's another"),
+        ("without the library", ["it's another"], "Another.*it's another"),
     ],
 )
 def test_what_is_wrong_with_an_installation_is_told(tmp_path, what, answer, problem):
@@ -180,7 +180,7 @@ def test_a_library_of_another_tensorflow_is_told(tmp_path):
     path = written(tmp_path / NAME, [name for name in FILES if "2.20" in name])
     other = Imitation(tmp_path, imports="/other/custom_ops/tensorflow-2.21/_vit_ops.so")
     other.run = lambda what, *command: other.answers[what]
-    with pytest.raises(wheels.ReleaseError, match=r"2.21/_vit_ops.so is used. Expected .*2.20"):
+    with pytest.raises(wheels.ReleaseError, match="2.21/_vit_ops.so.*2.20"):
         install.try_wheel(other, path, with_demo=False)
 
 
@@ -207,5 +207,5 @@ def test_wheels_are_built_by_the_pinned_tools():
 
 def test_all_extras_for_users_are_tried():
     project = tomllib.loads((wheels.ROOT / "pyproject.toml").read_text())["project"]
-    # `make test-ray` tries that of Ray.
+    # `make test-ray` tries the extra of Ray.
     assert {*install.EXTRAS.split(",")} == {*project["optional-dependencies"]} - {"test", "ray"}

@@ -3,7 +3,7 @@
 The files of the commit HEAD become the source distribution, and all else is built from that. A
 wheel is for one Python and has an op library for each TensorFlow; auditwheel names the oldest
 systems that it runs on. Two builds of a commit by the same compilers and Pythons have the same
-bytes: every time in an archive is that of the commit, and no file has a path of this machine in it.
+bytes: every time in an archive is the commit's, and no file has a path of this machine in it.
 
 `build/wheels` has the commit in `checkout`, the unpacked source distribution in `source`, the op
 libraries in `libraries`, and an environment with the tools for each Python. The results are in
@@ -32,7 +32,7 @@ from custom_ops.building import toolkit
 ROOT = pathlib.Path(__file__).parents[2]
 TOOLS = ROOT / ".ci" / "wheel-tools.txt"
 FOLDER, DIST = ROOT / "build" / "wheels", ROOT / "dist"
-# The oldest systems that wheels run on, as RELEASE.md says: those of glibc 2.34.
+# The oldest systems that wheels run on, as RELEASE.md says: with glibc 2.34.
 TAG = "manylinux_2_34"
 # Settings of whoever starts this that would change what is built or tried.
 _FOREIGN = ("PYTHONPATH", "PYTHONHOME", "VIT_BUILD_OPS", "VIT_ISA", "VIT_OPS", "VIT_OPS_LIBRARY")
@@ -136,7 +136,7 @@ def run(*command, cwd=None, **settings) -> str:
     Args:
         command: the program and its arguments.
         cwd: folder to run it in.
-        settings: environment variables, beside those of this process.
+        settings: environment variables, beside this process's variables.
 
     Raises:
         ReleaseError: if it does not run, or fails, with the end of its output.
@@ -227,7 +227,7 @@ def reproducible(archive, epoch) -> bytes:
 
 
 def unpack(sdist) -> pathlib.Path:
-    """Unpacks a source distribution; its object files are those of the checkout.
+    """Unpacks a source distribution; it uses the object files of the checkout.
 
     Returns:
         The folder with the project.

@@ -1,4 +1,4 @@
-"""The derivative of a model's logits along the way from its weights to those of another model."""
+"""The derivative of a model's logits along the way from its weights to another model's weights."""
 
 import numpy as np
 import pytest

@@ -126,7 +126,7 @@ def live_bytes(model, batch):
 
 
 def training_macs(model):
-    """Multiply-accumulates of a training step of one image, except those of convolutions."""
+    """Multiply-accumulates of a training step of one image, without convolutions."""
     variables = [variable.value for variable in model.trainable_variables]
 
     def step(images):

@@ -38,7 +38,7 @@ def group_norm(x, scale, bias, epsilon, groups=32):
 
 
 def mean_of_windows(x, stride):
-    """The mean over windows of `stride x stride` pixels, of those that are in the image."""
+    """The mean over the pixels in the image of windows of `stride x stride` pixels."""
     edge = [(0, -x.shape[1] % stride), (0, -x.shape[2] % stride)]
     x = np.pad(x, [(0, 0), *edge, (0, 0)], constant_values=np.nan)
     return np.nanmean(windows(x, stride, stride, 0), axis=(3, 4))

@@ -97,7 +97,7 @@ def test_published_names(donors, mirror, capsys):
     loaded = vit_tf.load("tiny/b")
     assert loaded.preprocessing.image_size == (48, 48) and loaded.classes.labels == tuple("abc")
     assert vit_tf.create_model("Tiny/4", weights="tiny").config.representation_size == 6
-    with pytest.raises(ValueError, match="Choose one: tiny/b, tiny/c"):
+    with pytest.raises(ValueError, match="one: tiny/b, tiny/c"):
         vit_tf.create_model("Tiny-R", weights="tiny")
     (mirror / "c.npz").unlink()
     with pytest.raises(DownloadError, match="Cannot read tiny/c"):
@@ -118,12 +118,12 @@ def test_a_file_of_a_far_larger_model_is_refused(donors, mirror):
     arrays["head/kernel"] = np.zeros([6, 300_000], np.float32)
     arrays["head/bias"] = np.zeros(300_000, np.float32)
     np.savez_compressed(mirror / "many.npz", **arrays)
-    with pytest.raises(ValueError, match="many.npz has .* which do not fit into them"):
+    with pytest.raises(ValueError, match="many.npz .*not fit"):
         vit_tf.create_model("Tiny/4", weights=mirror / "many.npz")
     path = npz_files.saved(donors["Tiny-R"], mirror / "large.npz")
     sidecar = mirror / "large.npz.json"
     sidecar.write_text(sidecar.read_text().replace("32", "16000"))
-    with pytest.raises(ValueError, match=r"reads images of \(16000, 16000\)"):
+    with pytest.raises(ValueError, match=r"\(16000, 16000\)"):
         vit_tf.create_model("Tiny-R", weights=path)
 
 

@@ -43,14 +43,12 @@ def test_dictionaries_say_their_family(name):
 
 @pytest.mark.parametrize("name", ["cnn", None, ["vit"]])
 def test_an_unknown_family_is_refused(name):
-    with pytest.raises(ValueError, match="Unknown family of models .* Expected one of vit, resnet"):
+    with pytest.raises(ValueError, match="family .*vit, resnet"):
         config_from_dict(tiny.config().to_dict() | {"family": name})
 
 
 def test_what_is_no_configuration_has_no_family():
-    with pytest.raises(
-        TypeError, match="Expected a configuration of a model. Received: 'ViT-B/16'"
-    ):
+    with pytest.raises(TypeError, match="configuration.*'ViT-B/16'"):
         family_of("ViT-B/16")
 
 

@@ -66,7 +66,7 @@ def test_only_public_names_are_listed():
     assert dir(vit_tf) == sorted([*vit_tf.__all__, "__version__"])
     with pytest.raises(AttributeError, match="module 'vit_tf' has no attribute 'create_modell'"):
         vit_tf.create_modell  # noqa: B018
-    with pytest.raises(AttributeError, match="module 'vit_tf.analysis' has no attribute 'costs'"):
+    with pytest.raises(AttributeError, match="vit_tf.analysis.*'costs'"):
         vit_tf.analysis.costs  # noqa: B018
 
 

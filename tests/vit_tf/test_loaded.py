@@ -97,7 +97,7 @@ def test_a_folder_of_another_project_says_which_settings_are_assumed(tmp_path):
     assert_equal(model, donor)
     assert classes == labels
     (tmp_path / "config.json").unlink()
-    with pytest.warns(UserWarning, match=f"{tmp_path}: there is no config.json: erf GELU and"):
+    with pytest.warns(UserWarning, match=f"{tmp_path}: .*config.json.*erf"):
         vit_tf.load(tmp_path)
 
 
@@ -142,7 +142,7 @@ def test_weights_for_a_new_model_name_the_function_that_loads_the_stored_one(
     donor, tmp_path, kind, said
 ):
     path = save(donor, kind, tmp_path)
-    with pytest.raises(ValueError, match=rf"{path} is .*{said}.*vit_tf.load\('{path}'\)"):
+    with pytest.raises(ValueError, match=rf"{path} is .*{said}.*vit_tf.load"):
         vit_tf.create_model(donor.config, weights=path)
 
 
@@ -179,10 +179,10 @@ def test_a_file_is_checked_before_the_model_is_built(donor, tmp_path):
     with zipfile.ZipFile(path, "w") as file:
         for name, data in (content | {"config.json": json.dumps(top)}).items():
             file.writestr(name, data)
-    with pytest.raises(ValueError, match="a larger model than it holds weights for"):
+    with pytest.raises(ValueError, match="larger model"):
         vit_tf.load(path)
     write_sidecar(save(donor, "keras", tmp_path), vit_tf.Preprocessing(image_size=(8, 8)))
-    with pytest.raises(ValueError, match=r"prepares images of \(8, 8\), the model reads \(11, 14"):
+    with pytest.raises(ValueError, match=r"\(8, 8\), .*\(11, 14"):
         vit_tf.load(path)
 
 
@@ -238,7 +238,7 @@ LOGITS, SIGMOIDS = (-0.78, -0.44, -0.94, 3.0), (0.3143, 0.3917, 0.2809, 0.9526)
 @pytest.mark.parametrize("form", ["npz", "keras", "huggingface", "timm"])
 @pytest.mark.parametrize("labels", [(), ("cat",), ("dog", "cat")])
 def test_one_output_is_a_sigmoid(tmp_path, labels, form):
-    """In every format; of two names the second one is that of the output."""
+    """In every format; of two names the second one belongs to the output."""
     fields = {"num_classes": 1, "image_size": (12, 12), **safetensors_models.TIMM}
     model, classes = tiny.shared(**fields), vit_tf.Classes(labels=labels)
     rule, path = vit_tf.Preprocessing(image_size=(12, 12)), tmp_path / f"model.{form}"
@@ -350,7 +350,7 @@ def test_a_file_that_cannot_be_decoded(loaded, tmp_path, name):
 
 @pytest.mark.parametrize("top", [0, -1, 1.5, True, "5"])
 def test_the_number_of_classes_in_a_result(loaded, top):
-    with pytest.raises(ValueError, match="top must be a positive integer. Received"):
+    with pytest.raises(ValueError, match="top .*integer"):
         loaded.predict([], top)
 
 
@@ -359,7 +359,7 @@ def test_the_number_of_classes_in_a_result(loaded, top):
     [
         ({"num_classes": 0}, (), "no head"),
         ({"classifier": "unpooled"}, (), "unpooled"),
-        ({}, ("a", "b"), "names of 2 classes, and the model has 5"),
+        ({}, ("a", "b"), "2 classes.* 5"),
     ],
 )
 def test_models_that_do_not_classify_images(fields, labels, said):

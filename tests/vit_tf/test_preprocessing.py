@@ -299,7 +299,7 @@ def test_extreme_aspect_needs_little_memory(size):
 
 @pytest.mark.parametrize("rule", ["resize_small", "shortest_edge", "center"])
 def test_a_side_above_int32_after_the_resize(rule):
-    """1 x 9,000,000 pixels become 256 x 2,304,000,000; the crop is that of the center alone."""
+    """1 x 9,000,000 pixels become 256 x 2,304,000,000; the crop equals the center's alone."""
     image = _random_image((1, 9_000_000, 3))
     center = image[:, 4_499_997:4_500_003]
     for kind in ({}, {"interpolation": "area"}, {"interpolation": "bicubic", "antialias": True}):
@@ -398,7 +398,7 @@ def test_from_dict_rejects(fields, text):
     [
         ({"labels": "cat"}, "labels='cat'"),
         ({"labels": ["cat", 3]}, r"labels=\['cat', 3\]"),
-        ({"probabilities": "relu"}, "'relu' gives no probabilities"),
+        ({"probabilities": "relu"}, "'relu'.*probabilities"),
         ({"probabilities": ["softmax"]}, "gives no probabilities"),
     ],
 )
@@ -438,7 +438,7 @@ def test_crop_fraction_rejects(fields, text):
     "fields", [{"dtype": "int8"}, {"dtype": "uint8", "mean": (0.4, 0.5, 0.5)}], ids=str
 )
 def test_a_dtype_that_models_do_not_read_is_refused(fields):
-    with pytest.raises(ValueError, match="Expected float32, or uint8 with mean="):
+    with pytest.raises(ValueError, match="float32, or uint8"):
         Preprocessing(image_size=(8, 8), **fields)
 
 

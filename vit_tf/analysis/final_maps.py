@@ -15,9 +15,9 @@ def class_activation(model, images, classes):
     With the activations a, `[rows, columns, D]`, and the gradient g of the logit of the class with
     respect to them: max(0, sum over D of (mean of g over the places) * a). The activations of a
     transformer are the patch tokens that the last block reads (at its end, a class token alone
-    would have a gradient); those of a residual network are the last feature map, as pooling reads
-    it. The logit of an unpooled model is the mean over its patches. In an axial model that reads
-    the token of one patch, only the column of this patch has a gradient.
+    would have a gradient). The activations of a residual network are the last feature map, which
+    pooling reads. The logit of an unpooled model is the mean over its patches. In an axial model
+    that reads the token of one patch, only the column of this patch has a gradient.
 
     Args:
         model: a model of any family, also packed, with classes.
@@ -28,7 +28,7 @@ def class_activation(model, images, classes):
         float32 `[B, rows, columns]`, at least 0, in the unit of the logit.
 
     Raises:
-        ValueError: if the model has no classes, or not as many as `classes` needs.
+        ValueError: if the model has no classes, or fewer than `classes` needs.
     """
     count = model.config.num_classes
     classes = np.broadcast_to(np.asarray(classes, np.int64), [len(images)])

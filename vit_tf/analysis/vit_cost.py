@@ -18,7 +18,7 @@ from vit_tf.analysis.layer_costs import (
 from vit_tf.config import ViTConfig
 
 # Tensors of the MLP's hidden width that the gradients of an activation and of the next layer read.
-# Activations consist of several TensorFlow operations, and each operation keeps its inputs.
+# An activation is several TensorFlow operations, and each operation keeps its inputs.
 _ACTIVATION_TENSORS = {"gelu_tanh": 6, "gelu_erf": 4}
 
 
@@ -141,8 +141,8 @@ def _block(config, tokens, keys, size, compiled):
 def _relative_logits(config, tokens, size, compiled):
     """Costs of `RelativeLogits`: products with `2 T` rows, one of them padding, then a shift."""
     stream, logits = tokens * config.hidden_size, config.heads * tokens**2
-    # Gradients read the queries of each head. Those of the compiled attention also read the logits
-    # in float32, those of the reference a byte for each row: whether all keys are hidden.
+    # Gradients read the queries of each head. Gradients of the compiled attention also read the
+    # logits in float32, the reference a byte for each row: whether all keys are hidden.
     is_compiled = compiled and not config.attention_dropout
     kept = FLOAT32 * logits if is_compiled else config.heads * tokens
     # Beside q | k | v and the shortcut: two copies of the queries, or the products and a copy of

@@ -63,12 +63,6 @@ class ModelWeights(RuleReader):
         rules: the rules of the model.
         path: where the model is from, for messages.
         preprocessing: its `Preprocessing`, if it is known.
-
-    Attributes:
-        shapes: published key -> shape.
-        trained_config, grid: configuration and patch grid of the model.
-        preprocessing: see above.
-        notes: none.
     """
 
     notes = ()

@@ -29,7 +29,7 @@ def square_grid(count) -> tuple[int, int] | None:
 
 
 def assumed_square(grid, path) -> str:
-    """The note on a file whose positions are taken for those of a square, see `square_grid`."""
+    """The note on a file whose positions are assumed to form a square, see `square_grid`."""
     return (
         f"the grid of the patches is not stated: assumed a square of {grid[0]} x {grid[1]}. If the "
         f'images were not square, add a sidecar {path}.json with {{"grid": [rows, columns]}}'

@@ -209,7 +209,7 @@ class ViTConfig(ModelConfig):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-able fields; those of `_OF_PROCESS` have their defaults."""
+        """JSON-able fields; the fields in `_OF_PROCESS` have their defaults."""
         return super().to_dict() | _OF_PROCESS
 
     @classmethod

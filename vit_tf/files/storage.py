@@ -97,7 +97,7 @@ def list_folder(folder, suffixes=()) -> tuple[list[str], list[str]]:
 
 
 def walk(folder, suffixes=()):
-    """`os.walk`; a URL must be that of a folder. For `suffixes` see `list_folder`."""
+    """`os.walk`; a URL must name a folder. For `suffixes` see `list_folder`."""
     if not is_url(folder):
         yield from os.walk(folder)
         return

@@ -1,6 +1,6 @@
 """New files and folders under random names, which are renamed when they are complete.
 
-Unlike those of the module `tempfile`, they have the usual permissions: the umask decides who may
+Unlike files of the module `tempfile`, they have the usual permissions: the umask decides who may
 read them.
 """
 

@@ -7,11 +7,11 @@ the field is missing or makes no sense.
 
 import tensorflow as tf
 
-# Segments before that of EXIF; usually none or one.
+# Segments before the EXIF segment; usually none or one.
 _MOST_SEGMENTS = 64
 # Bytes of its directory that are searched, 12 for an entry.
 _MOST_BYTES = 12 * 512
-# Markers of segments that come before EXIF: those of applications, and comments.
+# Markers of segments that come before EXIF: segments of applications, and comments.
 _SKIPPED = [0xE0 <= marker <= 0xEF or marker == 0xFE for marker in range(256)]
 # A segment has a marker and a length, two bytes each; then EXIF has its name and a TIFF structure.
 EXIF, _NAME, _STRUCTURE = b"Exif\0\0", 4, 10
@@ -50,7 +50,7 @@ def _plain_structure(header, order):
 
 
 # A file that begins with EXIF, maybe after JFIF, whose directory follows its header. Either the
-# orientation is 1, or there are at most so many fields, of which none is the orientation.
+# orientation is 1, or none of at most so many fields is the orientation.
 _PLAIN_BYTES, _PLAIN_FIELDS = 512, 12
 _PLAIN_STRUCTURES = _plain_structure(r"II\*\x00", "little"), _plain_structure(r"MM\x00\*", "big")
 _PLAIN = (
@@ -171,7 +171,7 @@ def _segment(image_bytes):
 
 
 def _is_exif(image_bytes, place):
-    """Whether a segment is that of EXIF: the first one for applications, by its name."""
+    """Whether a segment holds EXIF: the first segment for applications, by its name."""
     is_application_1 = tf.equal(_bytes_at(image_bytes, place, 2), b"\xff\xe1")
     return is_application_1 & tf.equal(_bytes_at(image_bytes, place + _NAME, len(EXIF)), EXIF)
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 from vit_tf.images.value_range import MEAN, STD
 
 # Interpolation -> kernel of the op, and its radius in pixels when it enlarges. Both kernels are
-# those of Pillow; the cubic one has a = -0.5.
+# Pillow's; the cubic one has a = -0.5.
 _KERNELS = {"bilinear": ("triangle", 1), "bicubic": ("keyscubic", 2)}
 # Largest number of pixels between the two passes, 100 MB. Only images with a very long side exceed
 # it, such as 60,000 x 10.
@@ -96,7 +96,7 @@ def _per_color(values):
 def _place(size, rule, resize_to, crop_size):
     """Size of the whole resized image and start of the crop in it, both int64 `[2]`.
 
-    1 x 9,000,000 pixels become 256 x 2,304,000,000, of which only the crop is computed.
+    1 x 9,000,000 pixels become 256 x 2,304,000,000; only the crop is computed.
     """
     if rule == "resize_small":
         ratio = tf.cast(resize_to, tf.float32) / tf.cast(tf.reduce_min(size), tf.float32)

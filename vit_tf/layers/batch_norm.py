@@ -51,7 +51,7 @@ class BatchStatistics:
 class BatchNorm(keras.layers.Layer):
     """Normalizes each channel by its mean and variance over the batch, in float32.
 
-    In training the statistics are those of the whole batch of all replicas. Inference, and a frozen
+    In training the statistics cover the whole batch of all replicas. Inference, and a frozen
     layer (`gamma` is not trainable), use moving averages, which training updates as
     new = momentum * old + (1 - momentum) * statistic. The variance that normalizes is the mean
     square (`/ n`); its moving average is of the unbiased variance (`/ (n - 1)`), as in PyTorch and

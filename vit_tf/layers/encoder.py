@@ -202,7 +202,7 @@ class EncoderBlock(keras.layers.Layer):
 class TappedBlock(keras.layers.Wrapper):
     """An encoder block with its taps, for symbolic calls.
 
-    In Keras, every symbolic call of a layer must return as many outputs as the first one. So a
+    In Keras, every symbolic call of a layer must return the same number of outputs. So a
     block that was called without taps cannot be called with taps.
 
     Args:

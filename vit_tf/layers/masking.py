@@ -23,7 +23,7 @@ class Corruption:
         source: int32 `[B, N]`: for each patch, the index of the patch of the same image whose
             embedding it gets, or `MASKED`. An unchanged patch has its own index.
         places: int32 `[B, n]`: the indices of the corrupted patches, whose content is predicted:
-            first those that are replaced, then those left unchanged, then the masked ones.
+            first the replaced patches, then the unchanged ones, then the masked ones.
     """
 
     source: tf.Tensor

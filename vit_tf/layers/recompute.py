@@ -47,7 +47,7 @@ def recomputed(layer, function, inputs):
         def gradient(upstream):
             # Without dependencies on `upstream`, TensorFlow and XLA would compute equal operations
             # once, and keep the results. XLA ignores control dependencies, but not this choice.
-            # The names too are those of the first call: TensorFlow sorts the terms of sums by name.
+            # The first call gives the names too: TensorFlow sorts the terms of sums by name.
             with tf.control_dependencies([upstream]):
                 first = tf.reshape(upstream, [-1])[0]
                 nan = tf.constant(float("nan"), inputs.dtype)

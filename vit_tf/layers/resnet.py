@@ -265,7 +265,7 @@ class ResNetStem(keras.layers.Layer):
         return (input_shape[0], *sides, self.config.channels)
 
     def standardized_convs(self):
-        """All `StandardizedConv` layers, also those of the units."""
+        """All `StandardizedConv` layers, also the layers of the units."""
         return [
             self.conv_root,
             *(conv for x in self.unit_layers for conv in x.standardized_convs()),
@@ -278,7 +278,7 @@ class ResNetStem(keras.layers.Layer):
         return x
 
     def unit_outputs(self, images):
-        """The output of every unit by its name, in order; the last one is that of the stem."""
+        """The output of every unit by its name, in order; the last one is the stem's output."""
         x, outputs = self._root(images), {}
         for unit in self.unit_layers:
             outputs[unit.name] = x = unit(x)

@@ -135,7 +135,7 @@ class StandardizedKernels:
         return [by_kernel.get(id(variable), variable.value) for variable in variables]
 
     def raw_gradients(self, tape, variables, gradients):
-        """Converts gradients with respect to `substitute(variables)` to those of the variables.
+        """Converts gradients of `substitute(variables)` to gradients of the variables.
 
         Args:
             tape: a `tf.GradientTape` that recorded the construction of this object.

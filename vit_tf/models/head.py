@@ -30,7 +30,7 @@ class TokenClassifier:
 
     `B` images, `N` patches, `T` tokens, `D` width, `R` representation size, `K` classes. A subclass
     sets `config`, a `ViTConfig`, `grid`, `num_prefix_tokens` and the layers `norm`, `map_pooling`,
-    `pre_logits` and `head`, None for those that the model does not have. It defines `block_tokens`
+    `pre_logits` and `head`, None for a layer that the model lacks. It defines `block_tokens`
     and `run_last_block`.
     """
 

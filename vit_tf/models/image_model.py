@@ -18,7 +18,7 @@ class ServingStages(typing.NamedTuple):
 
     Attributes:
         first: from the model's input to the input of `second`.
-        second: from that to the result of the model.
+        second: from the output of `first` to the result of the model.
         spec: the `tf.TensorSpec` between them.
         reads_uint8: whether uint8 images of the model's size save memory: `first` does not make
             float images of them.
@@ -175,7 +175,7 @@ class ImageModel(keras.Model):
 
 
 def all_layers(model) -> list:
-    """A model, or a layer, and all layers inside it, each once; of a list, those of its items.
+    """A model, or a layer, and all layers inside it, each once; also of the items of a list.
 
     `layers` lists the layers of a model. Keras has no such list for other layers: they are found
     among the attributes, also in lists, tuples and dictionaries.

@@ -47,7 +47,7 @@ def checked_first_step(model, step):
     """A training function of Keras whose first call checks the images that `note_range` has seen.
 
     After that call, `model.train_function` is `step`. A data set is read as it would be without the
-    check, since the images are those of the step itself.
+    check, since the step itself reads the same images.
 
     Args:
         model: a Keras model, whose `train_step` calls `note_range`.

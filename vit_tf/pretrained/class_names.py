@@ -48,9 +48,9 @@ def _words(names):
 
 
 def different_names(names: Sequence[str]) -> tuple[str, ...]:
-    """Class names in label order of which several may be equal, such as Hugging Face's "crane".
+    """Class names in label order; several may be equal, such as Hugging Face's "crane".
 
-    Equal names are followed by the WordNet id if all are those of `class_names`, else by the index
+    Equal names are followed by the WordNet id if all names equal `class_names`, else by the index
     of the class: "crane (class 134)".
     """
     if len({*names}) == len(names):

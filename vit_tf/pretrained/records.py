@@ -32,7 +32,7 @@ class WeightsRecord:
         model: name of the model, see `vit_tf.list_models`.
         url: where the file is.
         listed_size: bytes of the file, rounded, as the authors list it; None if they do not.
-        num_classes: 1000 (ImageNet-1k), 21,843 (ImageNet-21k), or that of another data set of
+        num_classes: 1000 (ImageNet-1k), 21,843 (ImageNet-21k), or for another data set of
             AugReg's fine-tuning.
         preprocessing: how images are prepared, without class names.
         recipe: the `vit_tf.pretrained.augreg.Recipe` that the name of a file of AugReg states, else

@@ -170,8 +170,8 @@ struct AttentionForward {
     T* const logits = block.logits;
     const Vector<T> lowest = broadcast<T>(-static_cast<T>(__builtin_inf()));
     Vector<T> highest[kVectors], shift[kVectors], rescale[kVectors];
-    // The sums of this block alone: the rounding error of a sum grows with its length, and that of
-    // the total scales the whole row of the result.
+    // The sums of this block alone: the rounding error of a sum grows with its length, and
+    // the error of the total scales the whole row of the result.
     Vector<T> sums_of_block[kVectors];
     for (int v = 0; v < kVectors; ++v) {
       highest[v] = lowest;

@@ -10,7 +10,7 @@
 namespace vit {
 namespace VIT_ISA {
 
-// A unit is one head of one batch element. S and E are those of AttentionForward, so that the
+// A unit is one head of one batch element. S and E are as in AttentionForward, so that the
 // logits have the same bits.
 template <class S, class E = Accumulator<S>>
 struct AttentionTaps {

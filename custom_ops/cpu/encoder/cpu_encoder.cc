@@ -143,7 +143,7 @@ class EncoderPhases {
     return dense;
   }
 
-  // The next dense layer of the block, whose weights and biases follow those of the last one.
+  // The next dense layer of the block. Its weights and biases follow the last layer's.
   DenseProblem next_dense(int64_t rows, int64_t depth, int64_t columns) {
     const DenseProblem dense = new_dense(problem_.type, rows, depth, columns, weights_, biases_);
     weights_ += packed_size(problem_.type, depth, columns) * size_of(problem_.type);
@@ -311,7 +311,7 @@ class EncoderPhases {
   const int64_t threads_;
   Phases phases_;
   const char* weights_ = nullptr;     // of the next dense layer
-  const void* following_ = nullptr;   // those of the next block
+  const void* following_ = nullptr;   // weights of the next block
   const float* biases_ = nullptr;
 };
 

@@ -57,7 +57,7 @@ VIT_INLINE Vector<double> exp2(Vector<double> x) {
   return (Vector<double>)_mm512_scalef_pd((__m512d)result, whole);
 }
 #else
-// The bits of 2^n are those of (n + bias) << mantissa; adding 1.5 * 2^mantissa rounds to an integer
+// The bits of 2^n equal (n + bias) << mantissa; adding 1.5 * 2^mantissa rounds to an integer
 // and leaves it in the low bits.
 template <class T, class Integer, int kCount>
 VIT_INLINE Vector<T> exp2_by_bits(Vector<T> x, int mantissa, Integer bias, T magic,

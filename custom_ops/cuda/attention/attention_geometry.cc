@@ -54,8 +54,8 @@ ForwardGeometry forward_geometry(DType type, const AttentionShape& shape, int64_
   int threads = kScalarThreads;
   int64_t shared = 0;
   if (result.path == AttentionPath::kTensor) {
-    // Blocks of 128 queries, or as many as the line has, in warps of nearly equal number: with 257
-    // queries, 3 blocks of 3 warps of 32 instead of 2 of 4 and 1 of 1.
+    // Blocks of 128 queries, or of all queries of a shorter line, in warps of nearly equal number:
+    // with 257 queries, 3 blocks of 3 warps of 32 instead of 2 of 4 and 1 of 1.
     const int size = padded_head_size(shape.head_size);
     const int per_warp = size == 128 ? 16 : 32, most = 128 / per_warp;
     const int64_t warps = ceil_divide(shape.tokens, per_warp);

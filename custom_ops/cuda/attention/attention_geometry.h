@@ -9,8 +9,8 @@ namespace vit {
 
 // kTensor: bfloat16 and float16 with heads of up to 128 elements, on tensor cores. kScalar: all
 // others, with the arithmetic of float (FFMA). All kernels of a problem take the same path, so that
-// they compute the same logits; those of warpgroups, which are a part of kTensor, may differ from
-// the others of it in the last bit. `most_shared`, here and below: the bytes of shared memory that
+// they compute the same logits; kernels of warpgroups, which are a part of kTensor, may differ from
+// its other kernels in the last bit. `most_shared`, here and below: the bytes of shared memory that
 // a block may have. Tensor cores need 47 KB for heads of up to 64 elements, 57 KB up to 80, and 87
 // KB up to 128.
 enum class AttentionPath { kTensor, kScalar };
@@ -59,8 +59,9 @@ struct ForwardGeometry {
 };
 ForwardGeometry forward_geometry(DType type, const AttentionShape& shape, int64_t most_shared);
 
-// attention_forward with warpgroups. Of the keys of a line, in blocks of 64, as many blocks as
-// needed have 80. Lines of up to 64 tokens have a block of one warpgroup each, and no stream.
+// attention_forward with warpgroups. The keys of a line are in blocks of 64; some blocks have 80
+// where the line needs it. Lines of up to 64 tokens have a block of one warpgroup each, and no
+// stream.
 using ForwardRows = SectionRows<80, 64>;
 constexpr int kForwardGroups = 3;  // that multiply
 struct ForwardWarpgroupGeometry {

@@ -29,7 +29,7 @@ struct ForwardWarp {
 
   TensorLogits<T, kSize, kRowTiles, kKeys> logits;
   float sums[kRowTiles][kColumnTiles][4];  // of values, in the layout of the logits
-  // Per row. `totals` are those of the keys of this thread until finish_totals.
+  // Per row. `totals` cover only the keys of this thread until finish_totals.
   float maxima[kRows], totals[kRows];
   int open;
 

@@ -106,7 +106,7 @@ struct ForwardWarpgroup {
     }
   }
 
-  // The weight of the maximum, 1 for that of its own.
+  // The weight of the maximum, 1 for its own maximum.
   VIT_DEVICE_METHOD float weight_of_shift(int i, float factor) const {
     return shifts[i] == maxima[i] ? 1 : fast_power_of_two((shifts[i] - maxima[i]) * factor);
   }
@@ -232,7 +232,7 @@ VIT_KERNEL((kForwardGroups + 1) * kWarpgroup, 1, attention_forward_warpgroup,
           group.template add_values<kRows / 16, false>(section.rows[1], tokens - first, has_rows,
                                                        p.scales.of_exponents, logits);
         });
-        begin_products();  // The products before are those of either kind of section.
+        begin_products();  // The products before belong to either kind of section.
         wait_for_products();
         pin(group.sums);
         if (is_last) stream.release(before);

@@ -126,7 +126,7 @@ struct LineStream {
   template <class Source>
   VIT_DEVICE_METHOD void copy(const Source& source) const {
     int before = -1;  // the slot of the section before, whose copies may still run
-    // Announces it once all copies but those of `left` sections are done.
+    // Announces it once all copies are done, except the copies of `left` sections.
     const auto announce = [&](auto left) {
       if (before < 0) return;
       wait_for_copies<decltype(left)::value>();

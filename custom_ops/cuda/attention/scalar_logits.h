@@ -64,9 +64,9 @@ struct ScalarLogits {
         shared);
   }
 
-  // Logits = products * scale + bias, if there is one; -inf from key number `keys` on. `bias` is
-  // that of the first query and key of the tile, of which `rows` and `keys` exist. Sets the bit i
-  // of `open` if row i has a bias other than -inf.
+  // Logits = products * scale + bias, if there is one; -inf from key number `keys` on. `bias`
+  // belongs to the first query and key of the tile, which has `rows` queries and `keys` keys. Sets
+  // the bit i of `open` if row i has a bias other than -inf.
   VIT_DEVICE_METHOD void finish(const float* bias, const AttentionBias& strides, float scale,
                                 int rows, int keys, int& open) {
 #pragma unroll

@@ -78,8 +78,8 @@ struct TapsSums {
     }
   }
 
-  // Adds the sums of all threads of the block, always in the same order, and writes those of query
-  // tile number `tile` over all lines. `shared` has 2 numbers per warp.
+  // Adds the sums of all threads of the block, always in the same order, and writes the sums of
+  // query tile number `tile` over all lines. `shared` has 2 numbers per warp.
   VIT_DEVICE_METHOD void write(const TapsParameters& p, int64_t tile, int warps, float* shared) {
     if (!p.sums) return;
     for (int mask = 1; mask < kWarp; mask *= 2) {

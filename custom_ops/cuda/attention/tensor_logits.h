@@ -80,7 +80,7 @@ struct TensorLogits {
     }
   }
 
-  // values = values * scale + bias. `bias` is that of the first row of the warp and the first key
+  // values = values * scale + bias. `bias` belongs to the first row of the warp and the first key
   // of the tile; `rows` and `keys` from there on exist. Sets the bit i of `open` if row i has a
   // bias other than -inf.
   VIT_DEVICE_METHOD void add_bias(const float* bias, const AttentionBias& strides, float scale,

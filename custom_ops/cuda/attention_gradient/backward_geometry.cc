@@ -69,7 +69,7 @@ BackwardWarpgroupGeometry backward_warpgroup_geometry(DType type, const Attentio
   const bool is_16_bit = type == DType::kBfloat16 || type == DType::kFloat16;
   if (!is_16_bit || shape.head_size > 80 || shape.tokens <= kGradientTokens) return g;
   const int size = padded_head_size(shape.head_size);
-  // A section of 16 rows only where it has all tokens that are left after those of 64.
+  // A section of 16 rows only where it has all tokens that the sections of 64 leave.
   const int64_t rest = shape.tokens % BackwardRows::first;
   const int64_t other = rest > 0 && rest <= BackwardRows::other;
   const SectionCounts sections = {ceil_divide(shape.tokens, BackwardRows::first) - other, other};

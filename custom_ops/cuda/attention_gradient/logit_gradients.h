@@ -228,7 +228,7 @@ struct QueryRows {
   int first;  // row of the warp in the tile
 
   // Reads the statistics [2, tokens] of a line from query `token` on. `out`: the rows of the
-  // forward result, of which the warp reads those of its queries.
+  // forward result; the warp reads the rows of its queries.
   template <int kRows>
   VIT_DEVICE_METHOD void load_statistics(const AttentionShape& shape, const float* statistics,
                                          int64_t token, const Tile<T, kRows, kHead>& out) {

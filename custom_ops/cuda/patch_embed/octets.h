@@ -42,7 +42,7 @@ VIT_DEVICE uint32_t bits_of_number(T number) {
   }
 }
 
-// Element i of those that fill the words.
+// Element i of the elements in the words.
 template <class T>
 VIT_DEVICE T number_of_words(const uint32_t* words, int i) {
   constexpr int kPerWord = 4 / sizeof(T), kBits = 8 * sizeof(T);

@@ -54,7 +54,7 @@ ProductPlan plan_kernel_gradient(const PatchGrid& grid, DType type);
 
 // Sums over images, [parts, tokens, features], are kept in a workspace. A part has part_images.
 struct TablesPlan {
-  int64_t tokens;  // that have to be summed: all, or those of the prefix
+  int64_t tokens;  // that have to be summed: all, or the tokens of the prefix
   int64_t parts, part_images;
   int64_t workspace_bytes;
 };

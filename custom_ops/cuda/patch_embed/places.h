@@ -9,8 +9,8 @@
 
 namespace vit {
 
-// A place is an offset in elements. Inside of loops divisions have 32 bits: those of 64 bits are
-// calls, for which sums would leave their registers. See kMostInImage for the limits.
+// A place is an offset in elements. Inside of loops divisions have 32 bits: divisions of 64 bits
+// are calls, and sums would leave their registers for them. See kMostInImage for the limits.
 
 // An element of a patch, from the first pixel of the patch on.
 VIT_DEVICE int64_t place_of_element(const PatchGrid& grid, int64_t element) {
@@ -55,8 +55,8 @@ struct Places {
 };
 
 // Writes the places of the `count` patches that come `offset` after `first`, with kNoPlace for
-// those that come `end` or more after it. All threads of the block call it. The places can be read
-// after sync_block().
+// patches that come `end` or more after it. All threads of the block call it. The places can be
+// read after sync_block().
 VIT_DEVICE void put_places(const PatchGrid& grid, const Patch& first, int64_t offset, int64_t end,
                            int count, const Places& places) {
   const int i = thread_index();
@@ -116,7 +116,7 @@ VIT_DEVICE float rescaled_at(const Pixels& pixels, int64_t place) {
   });
 }
 
-// The gradient of a pixel for that of the rescaled pixel.
+// The gradient of a pixel from the gradient of the rescaled pixel.
 template <class Pixel>
 VIT_DEVICE Pixel pixel_gradient(float sum, double scale) {
   return rounded<Pixel>(sum * static_cast<float>(scale));

@@ -8,8 +8,8 @@
 
 namespace vit {
 
-// Sums of 128 x 128, of which each of 8 warps has 64 x 32. Operands are tiles of kTensorDepth, of
-// which there are two: products run with one while the next one arrives. An `Operands` has
+// Sums of 128 x 128; each of 8 warps has 64 x 32 of them. Operands are two tiles of kTensorDepth:
+// products run with one while the next one arrives. An `Operands` has
 //   start(step)         starts the asynchronous copies of a step
 //   load(step, half)    loads half of what is not copied asynchronously to registers
 //   store(step, half)   stores it

@@ -1,7 +1,7 @@
 """Examines this installation: versions, broken packages, devices, compiled ops, disk space.
 
 Only the standard library is imported at the top, because this module reports missing and broken
-packages. Checks that compute something are in `checks.py`.
+packages. Checks that compute something are in `correctness.py`.
 """
 
 import dataclasses
@@ -133,7 +133,7 @@ def _versions(report):
 
 
 def _imports(report, requirements, impossible) -> list[str]:
-    """Imports every package that this project needs; returns the names of those that fail."""
+    """Imports every package that this project needs; returns the names that fail."""
     facts, failed = report.facts.setdefault("imports", {}), []
     for name in [name for name in _MODULES if name not in impossible]:
         try:
@@ -269,15 +269,15 @@ def _compiler(report):
 
 
 def _ops(report):
-    from pipelines.cli.doctor import checks
+    from pipelines.cli.doctor import correctness
 
-    checks.check_ops(report)
+    correctness.check_ops(report)
 
 
 def _shipped_model(report):
-    from pipelines.cli.doctor import checks
+    from pipelines.cli.doctor import correctness
 
-    checks.check_shipped_model(report)
+    correctness.check_shipped_model(report)
 
 
 def _disk(report, directory):

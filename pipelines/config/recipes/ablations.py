@@ -20,7 +20,7 @@ def regularisation_search() -> Experiment:
 
     Source: the paper, section 4.3, tunes these three for ImageNet and ImageNet-21k. It prints the
         chosen values of the first two (table 3) and no grid; the grid below contains them. 300
-        epochs of 1,281,167 images, as imagenet_vit_b16, of which 1 % is for evaluation only. The
+        epochs of 1,281,167 images, as imagenet_vit_b16; 1 % of them is for evaluation only. The
         sweep picks by another 1 %, and tests the best on the part for evaluation.
     Command: python -m pipelines.sweep --experiment regularisation_search --grid
         optimizer.weight_decay=0.03,0.1,0.3 --grid model.dropout=0,0.1 --grid

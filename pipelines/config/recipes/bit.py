@@ -51,7 +51,7 @@ def _bit(dataset, eval_split, images, image_side, steps, epochs, expected) -> Ex
         The ViT paper ran this rule for ResNets next to its own settings, and took the better result
         (appendix B.1.1), as the suites of the command sweep do.
     Differs: images are 384 of 448 pixels (128 of 160 if small), as in BiT's paper; its code has 480
-        of 512. MixUp, if any, is that of AugReg: an image is mixed with its neighbor and has the
+        of 512. MixUp, if any, is as in AugReg: an image is mixed with its neighbor and has the
         larger share. BiT mixes the batch with its reverse: the same but for the order of images.
     Command: python -m pipelines.finetune --experiment {name}, which starts from the published
         weights bit_models/BiT-M-R50x1.

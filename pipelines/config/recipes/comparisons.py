@@ -23,8 +23,8 @@ def _in_loop(experiment, **train) -> Experiment:
 def _positions(embedding, injection, accuracy) -> Experiment:
     """Positions {embedding} at {injection}: ViT-B/16 on JFT-300M.
 
-    Source: the paper, appendix D.4. It states no rate and no length: those of jft_vit_b16, 7 epochs
-        of 303 million images, are an assumption.
+    Source: the paper, appendix D.4. It states no rate and no length: jft_vit_b16's rate and length,
+        7 epochs of 303 million images, are an assumption.
     Command: python -m pipelines.pretrain --experiment {name} --set data.name=tfrecord:/data/jft
     Expected: {accuracy} % by 5 shots of ImageNet (table 8).
     Hardware: not run here; JFT-300M is not public. The paper used TPUv3.

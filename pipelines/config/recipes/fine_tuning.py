@@ -57,10 +57,10 @@ def _table_4(
 ) -> Experiment:
     """ViT-B/16 on {dataset} at 384 x 384, {steps:,} steps.
 
-    Source: the paper, table 4 and appendix B.1.1. The warm-up is that of later code of the authors;
+    Source: the paper, table 4 and appendix B.1.1. The warm-up is from later code of the authors;
         the paper has none. {steps:,} steps of 512 images are about {epochs} epochs.
     Differs: the momentum is float32; the authors' code (vision_transformer) stores it in bfloat16,
-        as optimizer.momentum_dtype=bfloat16 does. Crops are those of that code: a random window of
+        as optimizer.momentum_dtype=bfloat16 does. Crops are as in that code: a random window of
         5 to 100 % of the area, resized directly. The paper names BiT's protocol instead, a random
         384 x 384 of 448 x 448 pixels: data.crop=random with data.crop_resize_to=448.
     Command: python -m pipelines.finetune --experiment {name}, which starts from the published
@@ -88,7 +88,7 @@ def finetune_vtab() -> Experiment:
     Source: the paper, table 4 and appendix B.1.1: the same steps and rate for all 19 tasks. The
         warm-up is the default of the paper's code. 2,500 steps of 512 are 1,280 epochs of the 1,000
         images, which are 800 of the training split and 200 for choices, as VTAB has them. Crops are
-        those of BiT, whose protocol the paper follows: a random 384 x 384 of 448 x 448 pixels.
+        BiT's, whose protocol the paper follows: a random 384 x 384 of 448 x 448 pixels.
     Differs: the momentum is float32; the authors' code stores it in bfloat16, as
         optimizer.momentum_dtype=bfloat16 does, and has other crops than BiT's, a random window of
         5 to 100 % of the area: data.crop=inception without data.crop_resize_to.

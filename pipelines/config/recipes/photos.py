@@ -47,7 +47,7 @@ def photos(
 
     A chosen batch size is a power of two, or the largest multiple of `replicas` below it. An epoch
     has at least 16 batches, if that does not make batches smaller than 16 images. The activations
-    of a micro-batch fit into 4 GB of each device. The crop is that of the paper.
+    of a micro-batch fit into 4 GB of each device. The crop is the paper's crop.
 
     Args:
         start: the `Experiment`, with the initial model at a size for photos.

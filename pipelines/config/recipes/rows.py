@@ -50,9 +50,9 @@ def one_per_row(
     """Returns a recipe for each row of a table: name -> function that returns an `Experiment`.
 
     Args:
-        function: returns the experiment of a row, whose values are its arguments. Its docstring
-            becomes that of each recipe, with {name}, and the names of arguments in braces, replaced
-            by the values of the row.
+        function: returns the experiment of a row, whose values are its arguments. Its docstring,
+            with values in place of {name} and the names of arguments in braces, becomes the
+            docstring of each recipe.
         rows: name of the recipe -> arguments.
     """
     return {name: _recipe(function, name, row) for name, row in rows.items()}

@@ -37,7 +37,7 @@ POSITIONS = tuple(
 TEXTURES = ("solid", "stripes", "checks", "dots", "speckles")
 BACKGROUNDS = ("plain", "gradient", "stripes", "clouds", "speckles")
 
-# Radius over image side: of a single shape, of one of several shapes, and of a large single one.
+# Radius over image side: a single shape, one shape among several, and a large single one.
 _ALONE, _TOGETHER, _LARGE = (0.11, 0.28), (0.11, 0.15), (0.25, 0.45)
 # Distance between a shape and the edge of its cell, in image sides.
 _GAP = 0.012

@@ -28,10 +28,10 @@ def class_weights(counts) -> np.ndarray:
 
 
 def repeats(labels, words, ids) -> np.ndarray:
-    """Returns how often each example is in an epoch in which all classes are as frequent.
+    """Returns how often each example is in an epoch where all classes are equally frequent.
 
-    Every class has as many examples as the largest one. Its examples are repeated equally often; of
-    the remainder, those of the lowest random word are taken once more.
+    Every class gets the number of examples of the largest class. Its examples are repeated equally
+    often; for the remainder, the examples with the lowest random words are taken once more.
 
     Args:
         labels: integers `[n]`.

@@ -65,7 +65,7 @@ def name_sizes(names, counts, values=None) -> str:
     """Names the rarest and the largest classes with their counts, and those without examples.
 
     Args:
-        names: those of all classes.
+        names: the names of all classes.
         counts: number of examples of each class.
         values: text for each class, which follows its count; None: nothing.
     """

@@ -40,7 +40,7 @@ class LabelRule(NamedTuple):
     # Maps a dict of the values of these features, ragged `[n, None]`, to lists of labels, ragged
     # int64 `[n, None]`: without `multi_label` one label each, NO_LABEL where there is none.
     compute: Callable[[Mapping[str, tf.RaggedTensor]], tf.RaggedTensor]
-    classes: tuple[str, ...] | None  # names; None: those of the feature that it reads
+    classes: tuple[str, ...] | None  # names; None: the names of the feature that it reads
     multi_label: bool = False
 
 

@@ -1,6 +1,6 @@
 """The suites of `sweep --suite`: which data sets they fine-tune on, and with which settings.
 
-The protocol is that of the paper's table 4 and appendix B.1.1 (docs/paper.md F.5): settings are
+The protocol follows the paper's table 4 and appendix B.1.1 (docs/paper.md F.5): settings are
 chosen on a part of the training data, then the model is fine-tuned on all of them with several
 seeds. VTAB chooses one setting for all its tasks. For ResNets BiT-HyperRule is one more setting.
 """
@@ -20,8 +20,8 @@ TABLE_4, HYPER_RULE = "table_4", "bit_hyper_rule"
 # Images below 96 pixels, which BiT-HyperRule enlarges less: the only tasks of VTAB that have them.
 _SMALL = {"cifar100", "svhn", "eurosat", "dsprites_location", "dsprites_orientation"}
 _SMALL_SIDE, _LARGE_SIDE = 64, 224
-# Settings that change no result, those of folders and lists alone, and the data, which are compared
-# apart.
+# Settings that change no result, settings of folders and lists alone, and the data, which are
+# compared apart.
 _NO_DIFFERENCE = ("seed", "data.data_dir", "data.name", "data.split_by", "data.class_order")
 
 
@@ -165,8 +165,7 @@ def _single(name, title, num_classes):
     )
 
 
-# Its setups are those of the models that `evaluate --benchmark` compares; it is no choice of
-# `--suite`.
+# `evaluate --benchmark` compares models with its setups; it is no choice of `--suite`.
 IMAGENET = _single("imagenet", "ImageNet", 1000)
 SUITES: Mapping[str, Suite] = {
     suite.name: suite

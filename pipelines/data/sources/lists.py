@@ -187,7 +187,7 @@ def _json_object(path, line, text):
 
 
 def _json_row(path, line, values, field, first):
-    """Returns the `_Row` of a line with a field of labels; `first` is that of the first line."""
+    """Returns the `_Row` of a line with a field of labels; `first` is the first line's row."""
     if field != first:
         fix = 'Write labels in every line, with a list such as ["cat"] also for one label'
         raise _line_error(path, line, f"has {field}, but lines above have {first}", fix)

@@ -1,6 +1,6 @@
 """Opens a source of examples by name, and chooses its splits for `auto`.
 
-The name is that of an image folder, a list, TFRecord files, or a TFDS data set. No code here uses
+A name stands for an image folder, a list, TFRecord files, or a TFDS data set. No code here uses
 the network. `auto` in `data.train_split` and `data.eval_split` stands for:
 
 | the data set has | training takes | evaluation takes |

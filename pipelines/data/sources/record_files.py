@@ -128,7 +128,7 @@ class RecordFiles(DataSource):
         )
 
     def _prepared(self, images):
-        """The encoded images, string `[k]`, from those that are stored."""
+        """The encoded images, string `[k]`, from the stored ones."""
         return images
 
     def _read_stored(self, indices):
@@ -197,7 +197,7 @@ class RecordFiles(DataSource):
         )
 
     def _find(self, indices):
-        """The number in `_files` of the file of each index, and that of the record in the file."""
+        """For each index the number of its file in `_files`, and its record's number there."""
         parts, stored = self._in_splits(indices)
         numbers, records = np.zeros([2, len(stored)], np.int64)
         for part in np.unique(parts):

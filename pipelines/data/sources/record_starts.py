@@ -3,7 +3,7 @@
 A file of the cache is named after the path of the TFRecord file. It is little-endian int64: the
 size of the TFRecord file in bytes, its time of change in ns, the starts, then a checksum. It is
 used only if size and time are still the same and the starts can be right; else they are found
-again. The cache is the folder `record_offsets` beside that of the weights, below KERAS_HOME, which
+again. The cache is the folder `record_offsets` beside the weights' cache, below KERAS_HOME, which
 by default is `~/.keras`.
 """
 

@@ -52,19 +52,12 @@ class Written(NamedTuple):
 
 
 class WritingShards(NamedTuple):
-    """A job for an engine, see `distribution.engine.jobs.Job`: its indices are those of files.
+    """A job for an engine, see `distribution.engine.jobs.Job`: its indices number `shards`."""
 
-    Attributes:
-        sources: split -> `DataSource`.
-        shards: the files.
-        folder: where they are written.
-        skips: whether images that cannot be decoded are left out; else the first one is an error.
-    """
-
-    sources: dict[str, DataSource]
+    sources: dict[str, DataSource]  # by split
     shards: list[Shard]
     folder: str
-    skips: bool
+    skips: bool  # Images that cannot be decoded are left out; else the first one is an error.
 
     def open(self):
         """See `Job.open`; the result of a range is a list of `Written`."""

@@ -45,7 +45,7 @@ class DataSource:
 
     An id is the index of an example in its whole split, so an example has the same id in "train",
     "train[:90%]" and "train[100:]". In a union such as "train+validation", the ids of the second
-    split begin where those of the whole first split end.
+    split begin where the ids of the whole first split end.
 
     Attributes:
         name: name of the data set, such as "cifar10", "digits/low" or "folder:/data/pets".

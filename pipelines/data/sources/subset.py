@@ -118,7 +118,7 @@ def subset_size(data, source, num_examples=None) -> int:
     Args:
         data: `config.data.Data`.
         source: `DataSource` of the whole split.
-        num_examples: number of examples, for another range of the split; None: those of `source`.
+        num_examples: number of examples, for another range of the split; None: as in `source`.
 
     Raises:
         DataError: if it is 0, or `data.per_class` is set for lists of labels.
@@ -198,7 +198,7 @@ class SubsetSource(DataSource):
         return self._source.skipped()
 
     def content_stamp(self):
-        """See `DataSource.content_stamp`; that of the whole split."""
+        """See `DataSource.content_stamp`; it covers the whole split."""
         return self._source.content_stamp()
 
     def describe(self, example_id):
@@ -210,7 +210,7 @@ class SubsetSource(DataSource):
         return self._source.path(example_id)
 
     def manifest(self):
-        """See `DataSource.manifest`; that of the whole split, and the rule of the choice."""
+        """See `DataSource.manifest`: about the whole split, with the rule of the choice."""
         choice = {**self._rule, "num_examples": self.num_examples}
         return {**self._source.manifest(), self._key: choice}
 
@@ -261,7 +261,7 @@ def _lowest_of_each_class(source, count, seed):
 
 
 def _repeated(source, indices, seed):
-    """Returns sorted indices, int64, with those of rare classes several times.
+    """Returns sorted indices, int64, several times for examples of rare classes.
 
     Args:
         source: `DataSource` of the whole split.

@@ -158,7 +158,7 @@ def _prepared(name, data_dir):
 
 @functools.cache
 def _temporary_folder():
-    """A folder for built-in data sets where that of TFDS cannot be written, as without a HOME."""
+    """A folder for built-in data sets if TFDS's folder cannot be written, as without a HOME."""
     folder = tempfile.mkdtemp(prefix="vit_tf-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     _log.info(

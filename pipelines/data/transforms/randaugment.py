@@ -245,7 +245,7 @@ def _channel_values(image):
 
 
 def _look_up(image, table):
-    """Replaces the values of each channel with those in its row of `table`, uint8 `[3, 256]`."""
+    """Maps the values of each channel with its row of `table`, uint8 `[3, 256]`."""
     values = tf.gather(tf.reshape(table, [-1]), _channel_values(image))
     return tf.reshape(values, image.shape)
 

@@ -41,7 +41,7 @@ def compare(result, source, config, examples, exif="ignore") -> dict:
         source: the `StoredModel` that it is of.
         config: configuration of the model that was evaluated.
         examples: the `DataSource`.
-        exif: that of the preprocessing which is stored with the model.
+        exif: the value in the preprocessing that is stored with the model.
 
     Returns:
         "paper" and "comparison" of `benchmarks.run.run`.
@@ -56,7 +56,7 @@ def compare(result, source, config, examples, exif="ignore") -> dict:
     else:
         values = () if model is None else paper_values(benchmark, model)
     values = nearest_values(values, weights, fine_tuned)
-    # Settings that differ from those of each number; without a number, from table 4.
+    # Settings that differ from the settings of each number; without a number, from table 4.
     settings = {}
     for value in values or [None]:
         training = _unknown_training(source, exif) if fine_tuned else _training(experiment, value)
@@ -91,7 +91,7 @@ def _data_differences(result, examples):
 
 
 def _size(config, value):
-    """The phrase about the size of the images, unless it is that of a number of the paper."""
+    """The phrase about the size of the images, unless a number of the paper has this size."""
     own = "{} x {}".format(*config.image_size)
     noted = value and re.match(r"\d+ x \d+", value.note)
     paper = noted[0] if noted else _SIZE
@@ -112,7 +112,7 @@ def _unknown_training(source, exif):
 
 
 def _training(experiment, value):
-    """The settings of a run that are not those of a number of the paper, or of table 4 for None.
+    """How the settings of a run differ from a number of the paper, or for None from table 4.
 
     Numbers of ResNets are from the better of two setups: the one that is nearer to the run counts.
     """

@@ -61,7 +61,7 @@ def paper_values(data, model=None) -> tuple[PaperValue, ...]:
 
     Args:
         data: see `PaperValue.data`.
-        model: only those of this model; None: of all. A model that the paper has no number of has
+        model: only values of this model; None: of all. A model that the paper has no number of has
             an empty result.
     """
     return tuple(x for x in _all_values() if x.data == data and model in (None, x.model))
@@ -83,8 +83,7 @@ def paper_value(table, model, data, pretraining) -> PaperValue | None:
 def pretraining_of(weights, fine_tuned=False) -> str | None:
     """Returns the data of the paper that weights were pre-trained on; None for other weights.
 
-    Of published weights, only those of the paper's own code count: AugReg and BiT trained by other
-    recipes.
+    Only published weights of the paper's own code count: AugReg and BiT trained by other recipes.
 
     Args:
         weights: a path, or a name of published weights.
@@ -98,7 +97,7 @@ def pretraining_of(weights, fine_tuned=False) -> str | None:
 
 
 def nearest_values(values, weights, fine_tuned=False) -> tuple[PaperValue, ...]:
-    """Returns the values whose pre-training is that of some weights; all if none has it.
+    """Returns the values with the pre-training of some weights; all if none has it.
 
     Args:
         values: `PaperValue`s.

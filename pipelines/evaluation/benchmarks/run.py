@@ -167,7 +167,7 @@ def _split(data, name):
 
 
 def _are_imagenets(labels):
-    """Whether class names are those of ImageNet in the order of published heads."""
+    """Whether class names are ImageNet's in the order of published heads."""
     return labels == synsets(IMAGENET_1K) or same_names(labels, class_names(IMAGENET_1K))
 
 

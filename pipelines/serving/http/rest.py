@@ -1,6 +1,6 @@
 """The REST interface of TensorFlow Serving for one model of one version.
 
-Paths, bodies, statuses and errors are those of its documentation, so that a client written for one
+Paths, bodies, statuses and errors follow its documentation, so that a client written for one
 works with the other: `/v1/models/NAME:predict`, `/v1/models/NAME` and `/v1/models/NAME/metadata`,
 each also with `/versions/1` behind the name.
 """

@@ -62,7 +62,7 @@ def make_server(model, bound, name, limits) -> Server:
 def run(model, bound, name, limits):
     """Serves a model until SIGTERM or SIGINT; then what has come is answered, and nothing else.
 
-    A second signal ends the process at once. The arguments are those of `make_server`.
+    A second signal ends the process at once. For the arguments see `make_server`.
     """
     begin = time.perf_counter()
     model.warm_up()

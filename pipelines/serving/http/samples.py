@@ -15,13 +15,7 @@ _DIGITS = 2
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """An image of the page.
-
-    Attributes:
-        title: what it shows.
-        media_type: of the content.
-        content: the file.
-    """
+    """An image of the page; `content` is its file."""
 
     title: str
     media_type: str

@@ -31,7 +31,7 @@ _IN_MEMORY = 64 * 2**10
 _MOST_HEADER_BYTES = 16 * 2**10
 # Bytes that are read at a time.
 _READ = 16 * 2**10
-# Threads beyond those that compute or wait: they refuse, and send the files of the page.
+# Threads beyond the ones that compute or wait: they refuse, and send the files of the page.
 _SPARE_THREADS = 8
 # Seconds in which a client that was refused may still send before its connection is closed.
 _LINGER = 5.0

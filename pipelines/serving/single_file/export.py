@@ -19,12 +19,12 @@ from pipelines.serving.probes import has_constant_logits, random_head
 from pipelines.serving.saved_model import check_local_output
 from pipelines.serving.signatures import check_model
 from pipelines.serving.single_file import conversion
-from pipelines.serving.single_file.check import (
+from pipelines.serving.single_file.comparison import (
     MOST_LEVELS,
     RESIZED_TOLERANCE,
-    FileCheck,
-    check_file,
-    check_resize,
+    FileComparison,
+    compare_file,
+    compare_resize,
 )
 from pipelines.stored_models import runtimes
 from pipelines.stored_models.parity import tolerance_of
@@ -51,7 +51,7 @@ class FileReport:
         path: the file; `path + ".json"` describes it.
         size: of the file, in bytes.
         float_size: of the file with float32 weights; None if it is this one.
-        check: the `FileCheck` of the file.
+        comparison: the `FileComparison` of the file.
         tolerance: the largest allowed difference of a file with float32 weights.
         levels: largest difference of a pixel that the file resizes, in levels of 255; None if it
             resizes none.
@@ -60,20 +60,20 @@ class FileReport:
     path: str
     size: int
     float_size: int | None
-    check: FileCheck
+    comparison: FileComparison
     tolerance: float
     levels: float | None = None
 
     def __str__(self):
         lines = [f"wrote {self.path} ({self.size / 1e6:,.2f} MB) and {self.path}.json"]
-        found = f"largest difference {self.check.difference:.1e} of the largest logit"
+        found = f"largest difference {self.comparison.difference:.1e} of the largest logit"
         if self.float_size is None:
             found += f" (allowed: {self.tolerance:.0e})"
         else:
             share = self.size / self.float_size
             lines.append(f"size: {share:.1%} of float32 ({self.float_size / 1e6:,.2f} MB)")
         lines.append(f"checked in a process without TensorFlow: {found}")
-        if self.check.has_random_head:
+        if self.comparison.has_random_head:
             lines.append(
                 "the features were compared, by the logits of a random head: the model's own head "
                 "gives all images the same logits"
@@ -83,10 +83,10 @@ class FileReport:
                 f"its resize of images of another size: largest difference {self.levels:.1e} of "
                 f"255 levels (allowed: {MOST_LEVELS})"
             )
-        if self.check.accuracy is not None:
+        if self.comparison.accuracy is not None:
             lines.append(
-                f"accuracy on the test split of digits: {self.check.accuracy:.2%}, of the model "
-                f"{self.check.model_accuracy:.2%}"
+                f"accuracy on the test split of digits: {self.comparison.accuracy:.2%}, of the "
+                f"model {self.comparison.model_accuracy:.2%}"
             )
         return "\n".join(lines)
 
@@ -129,7 +129,7 @@ def export_file(
     They are written only after a process without TensorFlow computed the outputs of the file. With
     float32 weights they equal the model's up to `parity.tolerance_of`, for images of the model's
     size, and up to `RESIZED_TOLERANCE` for others; the pixels that its resize makes, up to
-    `MOST_LEVELS`. With quantized weights, those of the same file with float32 weights do, and the
+    `MOST_LEVELS`. With quantized weights, the same file with float32 weights must pass, and the
     difference is reported. If the head gives all images the same logits, the logits of a random
     head are compared.
 
@@ -141,7 +141,7 @@ def export_file(
         batch: number of images in each call; None: any.
         overwrite: replace existing files.
         samples: for "int8", float32 images `[N, h, w, 3]` of the model's size, 0 .. 255.
-        labeled: images and labels to measure a quantized file with, see `check_file`; None: the
+        labeled: images and labels to measure a quantized file with, see `compare_file`; None: the
             samples, or pictures.
 
     Raises:
@@ -186,7 +186,7 @@ def _convert(loaded, form, quantize, batch, samples, labeled):
 
     Returns:
         The content of the file; its size with float32 weights, or None if it has these; and its
-        `FileCheck`.
+        `FileComparison`.
     """
     model, preprocessing, classes = loaded
     function = conversion.make_function(model, preprocessing, classes, batch)
@@ -197,7 +197,7 @@ def _convert(loaded, form, quantize, batch, samples, labeled):
             convert = stack.enter_context(conversion.litert_converter(model, function))
             content = convert()
         with _file(form, content) as path:
-            found = check_file(path, loaded)
+            found = compare_file(path, loaded)
         _check_difference(found.difference, "", tolerance_of(model.config.to_dict()))
         _check_difference(found.resized, " for images that it resizes", RESIZED_TOLERANCE)
         if quantize == "none":
@@ -205,13 +205,13 @@ def _convert(loaded, form, quantize, batch, samples, labeled):
         float_size = len(content)
         content = convert(quantize, _batches(samples, batch))
         with _file(form, content) as path:
-            found = check_file(path, loaded, *(labeled or [samples]))
+            found = compare_file(path, loaded, *(labeled or [samples]))
         _check_accuracy(found, quantize)
         return content, float_size, found
 
 
 def _check_resize(form, preprocessing, batch):
-    """The result of `check_resize` for the resize in a file; None if it has none."""
+    """The result of `compare_resize` for the resize in a file; None if it has none."""
     if not conversion.resizes_inside(preprocessing):
         return None
     function = conversion.make_resize(preprocessing, batch)
@@ -221,7 +221,7 @@ def _check_resize(form, preprocessing, batch):
         with conversion.litert_converter(None, function) as convert:
             content = convert()
     with _file(form, content) as path:
-        return check_resize(path, preprocessing)
+        return compare_resize(path, preprocessing)
 
 
 @contextlib.contextmanager
@@ -260,7 +260,7 @@ def _batches(samples, batch):
     return [samples[i : i + size] for i in range(0, len(samples) - size + 1, size)]
 
 
-def _describe(loaded, form, quantize, batch, content, check, levels):
+def _describe(loaded, form, quantize, batch, content, comparison, levels):
     """The JSON object beside a file."""
     model, preprocessing, classes = loaded
     fields = dataclasses.asdict(preprocessing)  # All: the caller may not know the defaults.
@@ -296,14 +296,14 @@ def _describe(loaded, form, quantize, batch, content, check, levels):
         "labels": list(classes.labels),
         "activation": activation,
         "config": model.config.to_dict(),
-        "difference": check.difference,
+        "difference": comparison.difference,
         "resize_difference": levels,
         "versions": versions,
     }
 
 
 def _version(module):
-    """The version of a module, whose distribution may have another name, as that for GPUs."""
+    """The version of a module; its distribution may have another name, as for GPUs."""
     return getattr(importlib.import_module(module), "__version__", "unknown")
 
 

@@ -1,4 +1,4 @@
-"""Arrays of which each replica keeps and updates one slice (`train.shard_optimizer`).
+"""Arrays in slices: each replica keeps and updates one (`train.shard_optimizer`).
 
 An array is flattened, padded with zeros to a multiple of the number of replicas, and cut into as
 many rows of one length; row r belongs to replica r. Checkpoints hold the whole array, under the
@@ -81,7 +81,7 @@ class Slices:
         return self._own_row(self.rows(value))
 
     def global_norm(self, slices):
-        """The joint norm of arrays of which each replica has a slice, equal on all replicas."""
+        """The joint norm of arrays in slices, one slice on each replica; equal on all replicas."""
         own = tf.add_n([tf.nn.l2_loss(part) for part in slices])
         context = tf.distribute.get_replica_context()
         return tf.sqrt(2 * context.all_reduce(tf.distribute.ReduceOp.SUM, own))
@@ -155,7 +155,7 @@ class Slices:
 
 
 class SlicedVariable(Trackable):
-    """One array, of which each replica has a slice.
+    """One array in slices, one slice on each replica.
 
     Args:
         slices: the `Slices`.

@@ -80,30 +80,18 @@ def test_a_warm_up_of_the_recipe_is_scaled_and_said(length):
 @pytest.mark.parametrize(
     ("assignments", "text"),
     [
-        (["train.steps=50", "schedule.warmup_steps=50"], "Set schedule.warmup_steps to at most 49"),
-        (["train.epochs=5", "schedule.warmup_steps=60"], "Set schedule.warmup_steps to at most 49"),
-        (
-            ["schedule.warmup_epochs=100"],
-            "schedule.warmup_epochs=100 is 1,000 steps, but must be below the 1,000 steps",
-        ),
-        (
-            ["train.epochs=1.05", "schedule.warmup_epochs=1.01"],
-            "schedule.warmup_epochs=1.01 is 10 steps, but must be below the 10 steps",
-        ),
-        (
-            ["train.epochs=1e300"],
-            "train.epochs=1e.300 is out of range. Expected at most 2.40 steps",
-        ),
-        (["schedule.warmup_epochs=1e99"], "schedule.warmup_epochs=1e.99 is out of range"),
-        (["train.epochs=20", "train.profile=150:201"], "none above train.steps=200"),
-        (["train.epochs=5", "schedule.warmup_epochs=5"], "must be below train.epochs=5"),
-        (["train.epochs=5", "train.steps=50"], "train.steps and train.epochs are two lengths"),
-        (
-            ["schedule.warmup_epochs=1", "schedule.warmup_steps=50"],
-            "schedule.warmup_steps and schedule.warmup_epochs are two lengths",
-        ),
-        (["train.epochs=0"], "train.epochs must be above 0"),
-        (["schedule.warmup_epochs=-1"], "schedule.warmup_epochs must be at least 0"),
+        (["train.steps=50", "schedule.warmup_steps=50"], "warmup_steps.*at most 49"),
+        (["train.epochs=5", "schedule.warmup_steps=60"], "warmup_steps.*at most 49"),
+        (["schedule.warmup_epochs=100"], "warmup_epochs=100 .*1,000"),
+        (["train.epochs=1.05", "schedule.warmup_epochs=1.01"], "epochs=1.01 .* 10 steps"),
+        (["train.epochs=1e300"], "epochs=1e.300.*2.40"),
+        (["schedule.warmup_epochs=1e99"], "warmup_epochs=1e.99"),
+        (["train.epochs=20", "train.profile=150:201"], "train.steps=200"),
+        (["train.epochs=5", "schedule.warmup_epochs=5"], "below train.epochs=5"),
+        (["train.epochs=5", "train.steps=50"], "train.steps and .*epochs"),
+        (["schedule.warmup_epochs=1", "schedule.warmup_steps=50"], "steps and .*warmup_epochs"),
+        (["train.epochs=0"], "train.epochs.* 0"),
+        (["schedule.warmup_epochs=-1"], "warmup_epochs.* 0"),
     ],
 )
 def test_lengths_that_contradict_each_other(assignments, text):

@@ -205,16 +205,14 @@ def test_override_sets_one_field_by_its_type(path):
     _check_override(Experiment(), path, *VALUES[path])
 
 
-@pytest.mark.parametrize("path", AXIAL_VALUES)
-def test_override_sets_one_field_of_an_axial_resnet(path):
-    _check_override(AXIAL, path, *AXIAL_VALUES[path])
-    assert getattr(AXIAL.model.config(10), path.removeprefix("model.")) != AXIAL_VALUES[path][1]
-
-
-@pytest.mark.parametrize("path", RESNET_VALUES)
-def test_override_sets_one_field_of_a_resnet(path):
-    _check_override(RESNET, path, *RESNET_VALUES[path])
-    assert getattr(RESNET.model.config(10), path.removeprefix("model.")) != RESNET_VALUES[path][1]
+@pytest.mark.parametrize(
+    ("base", "path", "values"),
+    [(AXIAL, *item) for item in AXIAL_VALUES.items()]
+    + [(RESNET, *item) for item in RESNET_VALUES.items()],
+)
+def test_override_sets_one_field_of_a_residual_network(base, path, values):
+    _check_override(base, path, *values)
+    assert getattr(base.model.config(10), path.removeprefix("model.")) != values[1]
 
 
 def _check_override(experiment, path, text, expected):
@@ -330,7 +328,7 @@ def test_another_model_name_brings_its_own_sizes():
     ],
 )
 def test_pre_logits_follow_the_model(recipe, texts, size, note):
-    """A recipe's pre-logits have the new model's hidden size; those of a GAP head are left out."""
+    """A recipe's pre-logits have the new model's hidden size; a GAP head loses its pre-logits."""
     experiment, notes = Assignments.parse(texts).apply(recipes.get_recipe(recipe))
     assert experiment.model.fields.get("representation_size") == size
     assert len(notes) == (note is not None)
@@ -376,7 +374,7 @@ def test_another_data_set_brings_its_own_splits():
 def test_a_grid_of_one_patch_is_refused_unless_its_sizes_are_set(assignments, refused):
     recipe = recipes.get_recipe("digits")
     if refused:
-        with pytest.raises(UserError, match=r"single patch \(16 x 16 .* Set a larger model"):
+        with pytest.raises(UserError, match="16 x 16 .*larger model"):
             override(recipe, assignments)
     else:
         changed = override(recipe, assignments)
@@ -438,7 +436,7 @@ def test_paths_in_json_are_those_of_set():
 def test_only_models_with_blocks_recompute_them():
     changed = override(Experiment(), ["model.name=R50+ViT-B/16", "model.recompute=blocks"])
     assert changed.model_config(10).recompute == "blocks"
-    with pytest.raises(UserError, match="needs encoder blocks, which BiT-R50x1 does not have"):
+    with pytest.raises(UserError, match="blocks.*BiT-R50x1"):
         override(Experiment(), ["model.name=BiT-R50x1", "model.recompute=blocks"])
 
 

@@ -1,4 +1,4 @@
-"""Every number of a recipe is that of the paper, its code or a later paper of its authors."""
+"""Every number of a recipe comes from the paper, its code or a later paper of its authors."""
 
 import dataclasses
 import itertools
@@ -332,7 +332,7 @@ def test_the_hyper_rule_changes_at_its_limits():
 
 
 def test_sgd_of_table_7():
-    """The settings are those that BiT's paper states; its decay of 1e-4 is coupled."""
+    """BiT's paper states these settings; its decay of 1e-4 is coupled."""
     rows, columns = PUBLISHED["table_7"]["rows"]["ImageNet"], PUBLISHED["table_7"]["columns"]
     for name, column in (("jft_r50x1_sgd", "R50 SGD"), ("jft_r152x2_sgd", "R152x2 SGD")):
         recipe, adam = RECIPE[name], RECIPE[name.removesuffix("_sgd")]
@@ -437,7 +437,7 @@ def test_classifiers_and_axial_models_have_the_settings_of_their_nearest():
 
 
 def test_shapes_vary_one_size_of_the_base():
-    """Figure 8; the parameters of its base are those that docs/paper.md D.3 states."""
+    """Figure 8; docs/paper.md D.3 states the parameters of its base."""
     base = RECIPE["jft_shape_base"].model.config(1)
     sizes = ("layers", "hidden_size", "mlp_size", "patch_size")
     assert [getattr(base, size) for size in sizes] == [8, 1024, 2048, 32]

@@ -12,7 +12,7 @@ BAD = (3, 4, 40, 77, 78, 150)
 
 
 class Spoiled(EncodedSource):
-    """The first 200 digits, some of which are replaced by bytes that are not an image."""
+    """The first 200 digits, some of them replaced by bytes that are not an image."""
 
     def __init__(self, examples, bad=BAD):
         contents = [data for _, data in hostile.unreadable().values()]

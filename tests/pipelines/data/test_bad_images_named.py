@@ -214,7 +214,7 @@ def test_the_rows_of_all_replicas_are_taken_once(make):
 
 def test_a_file_that_cannot_be_written_stops(spoiled, tmp_path):
     bad = BadImages(tmp_path / "missing" / "bad_images.jsonl")
-    with pytest.raises(RunError, match="bad_images.jsonl cannot be written: No such file"):
+    with pytest.raises(RunError, match="bad_images.jsonl.*No such"):
         _name_all(spoiled, bad, 7)
 
 
@@ -224,7 +224,7 @@ def test_a_disk_that_fills_up_stops(spoiled, tmp_path, monkeypatch):
     bad = BadImages(path)
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", lambda file, data: write(file, data[: len(data) // 2]))
-        with pytest.raises(RunError, match="cannot be written: No space left on device"):
+        with pytest.raises(RunError, match="written.*No space"):
             bad.record(spoiled, [3])
     again = BadImages(path)
     assert again.count == 0

@@ -55,7 +55,7 @@ def test_a_list_for_ranges_of_another_order_is_refused(tmp_path):
     for made, read in ((by_class, by_file), (by_file, by_class)):
         path = written(tmp_path / "list.json", made, made.ids([0]))
         assert read_exclusion(path, made)[0].tolist() == made.ids([0]).tolist()
-        with pytest.raises(DataError, match="was made for ranges of .*data.split_by"):
+        with pytest.raises(DataError, match="ranges.*data.split_by"):
             read_exclusion(path, read)
     path = written(tmp_path / "list.json", whole, [3])
     assert all(read_exclusion(path, read)[0].tolist() == [3] for read in (by_class, by_file, whole))
@@ -67,13 +67,13 @@ GOOD = {"searched": {"train": [[0, 1297]]}, "excluded": {"train": [3]}}
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"data_set": "cifar10"}, "is a list for cifar10:.*, but training reads digits"),
-        ({"version": "9.9.9"}, "is a list for digits.*:9.9.9, but training reads digits"),
-        ({"searched": {"train": [[0, 9]]}}, r"made for train\[0:9\] of .* reads train\[0:1297\]"),
+        ({"data_set": "cifar10"}, "cifar10:.*digits"),
+        ({"version": "9.9.9"}, "digits.*:9.9.9"),
+        ({"searched": {"train": [[0, 9]]}}, r"train\[0:9\].*\[0:1297\]"),
         ({"searched": {"test": [[0, 300]]}}, r"made for test\[0:300\]"),
         ({"searched": {}}, "was made for"),
         *(
-            ({name: value}, "not a list of examples|Expected a string")
+            ({name: value}, "list of examples|a string")
             for name, value in (
                 ("excluded", None),
                 ("excluded", [3]),

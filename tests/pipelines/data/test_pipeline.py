@@ -402,7 +402,7 @@ def test_damaged_files_stop_training(tmp_path):
     )
     (file,) = tmp_path.rglob("digits-train*")
     file.unlink()
-    with pytest.raises(tf.errors.OpError, match="DataError: The TFRecord file .* cannot"):
+    with pytest.raises(tf.errors.OpError, match="TFRecord file .*cannot"):
         next(iter(dataset))
     with pytest.raises(DataError, match="cannot be read"):
         next(bad_images.find_bad_images(source, [5]))
@@ -414,11 +414,11 @@ def test_damaged_files_stop_training(tmp_path):
         ({"batch_size": 0}, "batch_size=0"),
         (
             {"batch_size": 10, "input_context": tf.distribute.InputContext(1, 0, 4)},
-            "batch_size=10 cannot be divided among 4 replicas",
+            "batch_size=10.*4 replicas",
         ),
         (
             {"batch_size": 6, "input_context": tf.distribute.InputContext(2, 0, 3)},
-            "3 replicas cannot be divided among 2 hosts",
+            "3 replicas.*2 hosts",
         ),
         ({"crop_area": (0.5, 0.2)}, r"crop_area=\(0.5, 0.2\)"),
         ({"crop_area": (0.0, 1.0)}, r"crop_area=\(0.0, 1.0\)"),

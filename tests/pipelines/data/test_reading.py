@@ -189,7 +189,7 @@ def test_a_file_that_shrank_after_its_records_were_found(folder, tmp_path, sourc
     window = Window(np.arange(COUNT), np.arange(COUNT))
     with pytest.raises(tf.errors.OpError, match="is not in"):
         rows_of(own, [window])
-    with pytest.raises(DataError, match="265 records where 300 were expected"):
+    with pytest.raises(DataError, match="265 records.*300"):
         own.read(range(COUNT))
 
 
@@ -230,7 +230,7 @@ class TestRecordStarts:
         assert self.searches == 2
         contents = file.read_bytes()
         file.write_bytes(contents[:-5])
-        with pytest.raises(DataError, match="record 129 of 130 ends beyond"):
+        with pytest.raises(DataError, match="record 129 of 130"):
             self.starts(file)
 
     @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ def test_order_of_300_million_examples_takes_little_memory():
 
 @pytest.mark.parametrize("labels", [[[3, 5], []], [[3], [7]], [[3], [-1]]])
 def test_wrong_labels_end_training(labels, tmp_path):
-    """Also if the records of a run have as many labels together as there are records."""
+    """Also if the records of a run have one label each on average."""
     with tf.io.TFRecordWriter(str(tmp_path / "a")) as writer:
         for values in labels:
             image = tf.train.Feature(bytes_list=tf.train.BytesList(value=[b"x"]))
@@ -284,7 +284,7 @@ def test_wrong_labels_end_training(labels, tmp_path):
             example = tf.train.Example(features=tf.train.Features(feature=features))
             writer.write(example.SerializeToString())
     source = records.RecordSource(str(tmp_path), [*"abcdefg"], {"train": {"a": 2}}, "train")
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"= -?\d is not in \[0, [17]\)"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"= -?\d .*\[0, [17]\)"):
         rows_of(source, [Window(np.arange(2), np.arange(2))])
     with pytest.raises(DataError, match="record . of .*/a has"):
         source.read(range(2))

@@ -235,7 +235,7 @@ def test_each_host_fills_its_slots(source):
     [
         ({"hosts": 8, "replicas": 8, "batch_size": 8}, DataError, "each of 8 hosts, .* has 7"),
         ({"hosts": 8, "replicas": 8, "batch_size": 8}, DataError, "--shards 8 or more"),
-        ({"batch_size": 10}, ValueError, "batch_size=10 cannot be divided among 3 replicas"),
+        ({"batch_size": 10}, ValueError, "batch_size=10.*3 replicas"),
     ],
 )
 def test_rejects(source, options, error, text):
@@ -245,7 +245,7 @@ def test_rejects(source, options, error, text):
 
 def test_a_part_with_too_few_files_is_not_written_again(source):
     part = choose_subset(Data(fraction=0.02), source)
-    text = "each of 7 hosts, .*data.fraction=0.02 has [1-6]. Choose a larger part with data.frac"
+    text = "7 hosts.*=0.02 has [1-6]"
     with pytest.raises(DataError, match=text) as raised:
         TrainBatches(part, dataclasses.replace(SAMPLING, batch_size=7), hosts=7)
     assert "data.sharding=global" in str(raised.value)
@@ -256,7 +256,7 @@ def test_batch_that_hosts_cannot_share():
     class Many:
         shard_lengths = (5,) * 9
 
-    with pytest.raises(ValueError, match="batch of 10 cannot be divided among 3 hosts"):
+    with pytest.raises(ValueError, match="batch of 10 .*3 hosts"):
         sampling = Sampling(batch_size=10, shuffle_window=2, seed=0, sharding="files")
         TrainBatches(Many, sampling, hosts=3)
     with pytest.raises(ValueError, match="host=3 is not in 0 .. 2"):

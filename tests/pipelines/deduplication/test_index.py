@@ -129,7 +129,7 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(RunError, match="Cannot write to .*: No space left on device"):
+    with pytest.raises(RunError, match="write to .*No space"):
         Index(stored(), tmp_path / "new").fill()
 
 
@@ -149,7 +149,7 @@ def test_embeddings_are_features_of_length_one(tmp_path, embedder):
 
 def test_a_feature_that_is_not_finite_is_an_error(monkeypatch, embedder):
     monkeypatch.setattr(embedder, "_features", lambda images: tf.fill([32, 4], np.nan))
-    with pytest.raises(RunError, match="not finite. Choose another --model"):
+    with pytest.raises(RunError, match="not finite.*--model"):
         embedder(stored().read([0, 1]).images)
 
 

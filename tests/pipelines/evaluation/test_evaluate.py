@@ -101,7 +101,7 @@ def test_fused_evaluation(finished, command):
 
 def test_evaluating_on_other_classes_is_refused(finished):
     workdir, _ = finished
-    with pytest.raises(UserError, match="10 classes.*digits/low has 5"):
+    with pytest.raises(UserError, match="10 .*digits/low .*5"):
         evaluated(model_source.find(workdir), tiny_experiment("data.name=digits/low"), one_device())
 
 
@@ -209,7 +209,7 @@ def test_a_model_without_stored_preprocessing(finished, evaluation, tmp_path, ki
 
 
 def test_other_preprocessing_of_a_file_without_a_sidecar(finished, evaluation, tmp_path):
-    """Every field reaches the pixels: the loss is that of a plain loop over these images."""
+    """Every field reaches the pixels: a plain loop over these images has the same loss."""
     path = tmp_path / "model.npz"
     shutil.copy(finished[0] / "final.npz", path)
     fields = {"resize": "center", "crop_fraction": 0.7, "interpolation": "bicubic"}
@@ -275,7 +275,7 @@ def test_one_output_with_other_classes_needs_a_label_map(tmp_path):
     model, source, examples = one_output(tmp_path, ("Katze",))
     batch = {"batch_size": 8, "bad_images": "stop"}
     for other in (examples, open_source("digits", "test")):
-        with pytest.raises(UserError, match="for two classes with one output .Katze., "):
+        with pytest.raises(UserError, match="one output .Katze."):
             evaluate(source, other, one_device(), **batch)
     (tmp_path / "map.txt").write_text("Katze\nnot Katze\n")
     found = evaluate(source, examples, one_device(), label_map=str(tmp_path / "map.txt"), **batch)
@@ -319,7 +319,7 @@ def test_a_label_map_without_the_classes_of_the_images(finished, tmp_path):
     (label,) = examples.read(range(1)).labels
     path = tmp_path / "map.txt"
     path.write_text("\n".join("-" if index == label else str(index) for index in range(5)))
-    with pytest.raises(UserError, match=r"None of the images .* the label map names one of the"):
+    with pytest.raises(UserError, match="None of .*label map"):
         evaluate(
             source,
             examples,
@@ -436,7 +436,7 @@ def test_classes_that_only_their_position_names(kind, tmp_path, logged, uncompil
     assert "In text order, class 1 is 180 deg, not 90 deg" in found[0]
     named = dataclasses.replace(source, labels=labels)
     assert lines(named, class_order="natural")[1] == []
-    with pytest.raises(UserError, match="another order.*Add --set data.class_order=natural"):
+    with pytest.raises(UserError, match="order.*class_order=natural"):
         lines(named)
 
 

@@ -150,17 +150,17 @@ def test_images_that_cannot_be_read(logged):
     np.testing.assert_array_equal(received.ids, [0, 1, 2, 4, 5, 6, 7, 8])
     np.testing.assert_array_equal(received.values, np.full((8, 3), -1.0))
     assert len(logged) == 1 and "left out train example 3" in logged[0]
-    with pytest.raises(DataError, match="train example 3 .* cannot be decoded"):
+    with pytest.raises(DataError, match="train example 3 .*decoded"):
         FeatureExtractor(means, one_device(), data(damaged())).run()
 
 
 def test_models_without_features_are_refused():
     images = np.zeros((3, 16, 16, 3), np.uint8)
     lists = data(ArraySource(images, [[0], [0, 1], []]))
-    with pytest.raises(UserError, match="lists of labels.*choose another data set"):
+    with pytest.raises(UserError, match="lists of labels"):
         FeatureExtractor(means, one_device(), lists)
     source = data(ArraySource(images, [0, 1, 0]))
-    with pytest.raises(UserError, match=r"Expected features \[b, F\].*unpooled"):
+    with pytest.raises(UserError, match=r"\[b, F\].*unpooled"):
         FeatureExtractor(lambda x: x[:, 0], one_device(), source).run()
 
 

@@ -35,25 +35,25 @@ def test_reading(tmp_path, name, content, expected):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("map.txt", "", "has 1 classes, the data have 3"),
-        ("map.txt", "tabby\npug\n", "has 2 classes, the data have 3"),
-        ("map.txt", "tabby\n\n3\n", "names '', which is no class of the model"),
-        ("map.txt", "tabby\npug\ncrane\n", "2 classes of the model are called.*index, such as 1"),
-        ("map.txt", "tabby\npug\n6\n", "names 6.*6 names, such as 'entity', or an index from 0"),
+        ("map.txt", "", "1 classes.* 3"),
+        ("map.txt", "tabby\npug\n", "2 classes.* 3"),
+        ("map.txt", "tabby\n\n3\n", "'', .*no class"),
+        ("map.txt", "tabby\npug\ncrane\n", "2 classes .*index.* 1"),
+        ("map.txt", "tabby\npug\n6\n", "names 6.*'entity'"),
         ("map.txt", "tabby\npug\n-1\n", "names '-1'"),
-        ("map.txt", "tabby\npug\n" + "x" * 1000, "names 'x{79}, which is no class"),
-        ("map.json", json.dumps([0, 1, ["x"] * 1000]), r"names \['x'.{76}, which is no class"),
-        ("map.txt", "tabby\npug\n2\n", "'pug' and 'crane' of the data one class of the model"),
-        ("map.txt", "-\n-\n-\n", "names no class of the model"),
+        ("map.txt", "tabby\npug\n" + "x" * 1000, "'x{79}, .*no class"),
+        ("map.json", json.dumps([0, 1, ["x"] * 1000]), r"\['x'.{76}, .*no class"),
+        ("map.txt", "tabby\npug\n2\n", "'pug' and 'crane'"),
+        ("map.txt", "-\n-\n-\n", "names no class"),
         ("map.txt", b"\xff\xfe", "is not UTF-8 text"),
         ("map.json", "[1, 2", "is not JSON"),
         ("map.json", "[" * 100_000, "is not JSON"),
         ("map.json", "3", "holds int"),
         ("map.json", "[0, 1, true]", "names True"),
         ("map.json", "[0, 1, [2]]", r"names \[2\]"),
-        ("map.json", json.dumps([0, 1, 10**30]), "no class of the model"),
-        ("map.json", '{"tabby": 0, "pug": 1}', "lacks 1 classes of the data, such as 'crane'"),
-        ("map.json", '{"tabby": 0, "pug": 1, "cat": 2}', "'cat', which is no class of the data"),
+        ("map.json", json.dumps([0, 1, 10**30]), "names 10{30}, "),
+        ("map.json", '{"tabby": 0, "pug": 1}', "1 classes.*'crane'"),
+        ("map.json", '{"tabby": 0, "pug": 1, "cat": 2}', "'cat'.*no class"),
         ("map.json", '{"tabby": 0, "pug": 1, "0": 2}', "'tabby' of the data twice"),
     ],
 )
@@ -72,7 +72,7 @@ def test_a_class_that_is_called_minus(tmp_path):
 
 
 def test_a_missing_file(tmp_path):
-    with pytest.raises(UserError, match="--label_map .* is not a file"):
+    with pytest.raises(UserError, match="--label_map .*not a file"):
         read_label_map(str(tmp_path / "map.txt"), DATA, MODEL)
 
 
@@ -93,10 +93,10 @@ def test_wordnet():
     indices = tuple(str(index) for index in range(21843))
     for same in (synsets(21843), indices):  # A head without class names has indices.
         assert read_label_map(WORDNET, names, same) == columns
-    with pytest.raises(UserError, match="The model has 6, the first are entity, crane, pug: name"):
+    with pytest.raises(UserError, match="has 6.*entity, crane, pug"):
         read_label_map(WORDNET, names, MODEL)
     own = tuple(f"species {index}" for index in range(1000))
-    with pytest.raises(UserError, match="The model has 1,000, the first are species 0"):
+    with pytest.raises(UserError, match="1,000.*species 0"):
         read_label_map(WORDNET, names, own)
-    with pytest.raises(UserError, match="The data have tabby, pug, crane: name a file"):
+    with pytest.raises(UserError, match="data .*tabby, pug, crane"):
         read_label_map(WORDNET, DATA, words)

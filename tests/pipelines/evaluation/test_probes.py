@@ -96,7 +96,7 @@ def test_the_probe_is_the_minimum_for_the_chosen_strength():
 
 
 def test_the_probe_of_two_classes_has_one_weight_vector():
-    """Its penalty is |w|^2 / 2; that of two vectors of opposite sign would be half of it."""
+    """Its penalty is |w|^2 / 2; two vectors of opposite sign would have half of it."""
     train, test = features(100, 4, 2), features(80, 4, 2, seed=1)
     fitted = []
     grid, original = (0.01,), probe_module.LogisticRegression.fit

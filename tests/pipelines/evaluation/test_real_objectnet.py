@@ -100,9 +100,9 @@ def test_real_accuracy_refuses(logits, labels, message):
     [
         ([0, 1], [[0], [1]], "each of 4 rows"),
         ([0.0, 0, 0, 0], [[0]], "integer label"),
-        ([0, 1, 2, 0], [[0], [1]], "labels from 0 to 1. Received: 2"),
-        ([0, 0, -1, 0], [[0]], "labels from 0 to 0. Received: -1"),
-        ([0, 0, 0, 0], [[0, 4]], "classes from 0 to 3. Received: 4"),
+        ([0, 1, 2, 0], [[0], [1]], "labels.* 0 to 1.*: 2"),
+        ([0, 0, -1, 0], [[0]], "labels.* 0 to 0.*: -1"),
+        ([0, 0, 0, 0], [[0, 4]], "classes.* 0 to 3.*: 4"),
     ],
 )
 def test_objectnet_accuracy_refuses(labels, classes, message):
@@ -159,9 +159,9 @@ def test_names_of_several_classes_of_imagenet(tmp_path):
         ("imagenet_to_label_2012_v2", None, "is not a file"),
         ("folder_to_objectnet_label.json", "{", "is not JSON"),
         ("folder_to_objectnet_label.json", "[1]", "holds list"),
-        ("folder_to_objectnet_label.json", {"alarm_clock": 3}, "has no class 'alarm_clock'"),
-        ("folder_to_objectnet_label.json", "{}", "has no class 'air_freshener'"),
-        ("objectnet_to_imagenet_1k.json", {"Backpack": 3}, "has no names for 'Backpack'"),
+        ("folder_to_objectnet_label.json", {"alarm_clock": 3}, "no class 'alarm_clock'"),
+        ("folder_to_objectnet_label.json", "{}", "class 'air_freshener'"),
+        ("objectnet_to_imagenet_1k.json", {"Backpack": 3}, "no names.*'Backpack'"),
         ("objectnet_to_imagenet_1k.json", {"Backpack": "bag; x"}, "names 'bag', not in"),
         ("pytorch_to_imagenet_2012_id.json", {"1000": 3}, "maps '1000' to 3"),
         ("pytorch_to_imagenet_2012_id.json", {"3": 1000}, "maps '3' to 1000"),

@@ -33,5 +33,5 @@ def test_a_gap_leaves_no_mean_over_it():
 
 
 def test_other_tasks_are_refused():
-    with pytest.raises(ValueError, match="no task 'imagenet'. Its tasks are caltech101, cifar100"):
+    with pytest.raises(ValueError, match="'imagenet'.*caltech101"):
         vtab_score(_ALL | {"imagenet": 1.0})

@@ -241,12 +241,12 @@ def test_models_that_give_no_numbers_or_have_other_names_are_refused(tmp_path, m
     config = tiny.config(layers=1)  # Its model keeps the values.
     subject = subject_of(config)
     subject.model.norm.gamma.assign(np.full(config.hidden_size, np.nan))
-    with pytest.raises(RunError, match="model: results for image 0 are not finite"):
+    with pytest.raises(RunError, match="model: .*image 0.*finite"):
         run.run([subject], pictures(1), tmp_path / "a", run.Options())
     monkeypatch.setattr(Subject, "results", lambda self, images: [images[:, 0, 0], images[:, 0, 1]])
     images = np.zeros((3, 2, 2, 3), np.float32)
     images[2, 0, 1] = np.inf
-    with pytest.raises(RunError, match="results for c are not finite"):
+    with pytest.raises(RunError, match="for c .*not finite"):
         image_numbers.results(subject, ["a", "b", "c"], images)
     with pytest.raises(UserError, match="2.*5"):
         run.run([subject_of(config, labels=("a", "b"))], pictures(1), tmp_path, run.Options())

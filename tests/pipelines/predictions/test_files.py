@@ -207,7 +207,7 @@ def test_parts_of_another_call_are_not_mixed_in(tmp_path, whole, monkeypatch, ot
     path = tmp_path / "f.csv"
     with pytest.raises(KeyboardInterrupt):
         write(path, **{"classify": Classify(fails_at=60)} | other)
-    with pytest.raises(UserError, match=f"other predictions, with other {name}. .* --overwrite"):
+    with pytest.raises(UserError, match=f"other {name}.*--overwrite"):
         write(path)
     assert not path.exists()
     with pytest.raises(KeyboardInterrupt):
@@ -241,17 +241,17 @@ def test_what_is_there_is_kept(tmp_path, whole):
     write(path, overwrite=True)
     assert path.read_bytes() == whole(".csv", 1)[0]
 
-    with pytest.raises(UserError, match="no known format. Name a file that ends in .csv or .jsonl"):
+    with pytest.raises(UserError, match=r"\.csv or \.jsonl"):
         write(tmp_path / "f.txt")
     (tmp_path / "g.csv").mkdir()
     with pytest.raises(UserError, match="g.csv is a folder"):
         write(tmp_path / "g.csv")
     (tmp_path / "h.csv.partial").mkdir()
     (tmp_path / "h.csv.partial" / "photo.jpg").touch()
-    with pytest.raises(UserError, match="h.csv.partial would hold unfinished results, but is"):
+    with pytest.raises(UserError, match="h.csv.partial"):
         write(tmp_path / "h.csv")
     (tmp_path / "i.csv.partial").touch()
-    with pytest.raises(UserError, match="i.csv.partial would hold unfinished results, but is"):
+    with pytest.raises(UserError, match="i.csv.partial"):
         Output(str(tmp_path / "i.csv")).check()
     parts = '{"request": {}, "joining": false, "parts": '
     for text in ("{}", "[", parts + "7}", parts + '[{"count": "x", "failed": 0, "error": ""}]}'):
@@ -288,7 +288,7 @@ def test_an_object_that_is_gone_has_a_reason():
 
 def test_one_process_writes(tmp_path):
     with only_writer(tmp_path / "f.csv.partial"):
-        with pytest.raises(InUseError, match="in use by .* choose another --output"):
+        with pytest.raises(InUseError, match="in use by .*--output"):
             write(tmp_path / "f.csv")
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="Cannot write to --output"):
@@ -303,7 +303,7 @@ def test_probabilities_that_are_not_numbers(tmp_path):
                 outputs["probabilities"] *= np.nan
             return outputs
 
-    with pytest.raises(NonFiniteError, match="probabilities of s example 16 of d:1 that are NaN"):
+    with pytest.raises(NonFiniteError, match="s example 16 of d:1.*NaN"):
         write(tmp_path / "f.csv", Broken())
     assert os.listdir(tmp_path) == ["f.csv.partial"]
 

@@ -35,7 +35,7 @@ def _table(path):
 
 
 def test_a_data_set_gets_the_predictions_of_evaluate(command, tmp_path):
-    """Rows are in stored order, not in that of the ids, as in the report."""
+    """Rows are in stored order, not in the order of the ids, as in the report."""
     result = command("evaluate", *DIGITS, "--report=report")
     assert result.returncode == 0, result.stderr
     result = command("predict", *DIGITS, "--output=p.csv", "--batch_size=17")

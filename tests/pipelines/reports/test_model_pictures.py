@@ -196,5 +196,5 @@ def test_images_that_cannot_be_decoded_are_left_out(tmp_path):
         return _shown(tmp_path, tiny.shared(layers=1), _data(source))
 
     assert len(shown(contents)[2]) == 1
-    with pytest.raises(UserError, match="None of 1 image of x:1 split 'test' can be read"):
+    with pytest.raises(UserError, match="None of 1 .*x:1 .*'test'"):
         shown(contents[:1])

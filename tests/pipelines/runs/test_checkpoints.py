@@ -103,7 +103,7 @@ def test_a_damaged_newer_one_does_not_push_out_what_is_saved(tmp_path, state, mo
     assert store.restore_newest() == 20
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints.os, "rename", full)
-        with pytest.raises(RunError, match="The last checkpoint is step 20;"):
+        with pytest.raises(RunError, match="checkpoint.* step 20"):
             save(store, variable, 25)
     save(store, variable, 25)
     assert checkpoints.steps(tmp_path) == [10, 25, 30]
@@ -140,7 +140,7 @@ def test_a_full_disk_while_a_score_is_added(tmp_path, state, monkeypatch):
     save(store, variable, 1)
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints, "write_json", full)
-        with pytest.raises(RunError, match="Cannot save step 1 .* full. The last .* is step 1;"):
+        with pytest.raises(RunError, match="step 1 .*full.* step 1;"):
             store.save(1, score=0.5)
     store.save(1, score=0.5)
     assert checkpoints.best(tmp_path) == 1
@@ -186,7 +186,7 @@ def test_a_full_disk_is_one_sentence_and_the_previous_one_stays(
             }[place]
             patch.setattr(owner, name, full)
         variable.assign(2.0)
-        with pytest.raises(RunError, match="Cannot save step 2.*the disk is full.*step 1"):
+        with pytest.raises(RunError, match="step 2.*full.*step 1"):
             store.save(2)
     assert sorted(os.listdir(tmp_path)) == ["step-1"]
     assert store.restore_newest() == 1
@@ -209,5 +209,5 @@ def test_a_checkpoint_of_another_program_is_one_sentence(tmp_path, state):
     variable, checkpoint = state
     save(open_store(tmp_path, checkpoint), variable, 1)
     other = tf.train.Checkpoint(variable=tf.Variable(0.0), more=tf.Variable([1.0]))
-    with pytest.raises(RunError, match="step 1 .* does not match this run"):
+    with pytest.raises(RunError, match="step 1 .*not match"):
         open_store(tmp_path, other).restore_newest()

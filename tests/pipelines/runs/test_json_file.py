@@ -21,12 +21,12 @@ def test_json_written_can_be_read(tmp_path):
 def test_other_content_is_refused(tmp_path, content, text):
     path = tmp_path / "a.json"
     path.write_bytes(content)
-    with pytest.raises(UserError, match=f"a.json .*{text}.* Restore or delete it."):
+    with pytest.raises(UserError, match=f"a.json .*{text}.*delete"):
         read_json(path)
 
 
 def test_other_things_are_refused(tmp_path):
-    with pytest.raises(UserError, match="Cannot read .*a.json: there is no such file"):
+    with pytest.raises(UserError, match="a.json.*no such file"):
         read_json(tmp_path / "a.json")
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path, tmp_path / "pipe"):

@@ -83,7 +83,7 @@ def test_the_clock_of_the_holder_does_not_matter(workdir):
 def test_a_holder_that_renews_is_named(workdir):
     with lease.Lease(workdir, TIMES):
         own = read(workdir)
-        text = f"in use by process {own['pid']} on {own['host']} since 20.*renews.* --workdir"
+        text = f"{own['pid']} on {own['host']} .*renews"
         slow = lease.Times(renew=9, stale=20, settle=0, poll=0.1)
         with pytest.raises(UserError, match=text), lease.Lease(workdir, slow):
             pass
@@ -91,7 +91,7 @@ def test_a_holder_that_renews_is_named(workdir):
 
 
 def test_of_two_starts_at_the_same_time_one_trains(workdir, monkeypatch, logged):
-    """Both have seen no lease; the second one writes over that of the first one."""
+    """Both have seen no lease; the second one overwrites the first one's."""
     sleep = time.sleep
 
     def settle(seconds):
@@ -143,7 +143,7 @@ def test_a_holder_that_lost_its_lease_ends_before_it_writes(workdir):
         with lease.Lease(workdir, DEAD) as second:
             second.check()
             first._renew()  # The thread does this once a minute.
-            with pytest.raises(RunError, match="has been taken over by process .* on ") as error:
+            with pytest.raises(RunError, match="taken over by process") as error:
                 first.check()
             assert "renew" not in str(error.value)
             second.check()
@@ -153,7 +153,7 @@ def test_a_holder_that_lost_its_lease_ends_before_it_writes(workdir):
     with lease.Lease(workdir, DEAD) as third:
         storage.remove(f"{workdir}/lease.json")
         third._renew()
-        with pytest.raises(RunError, match="lease.json, the lease of this .* has been deleted"):
+        with pytest.raises(RunError, match="lease.json.*deleted"):
             third.check()
         assert storage.list_names(workdir) == []
 
@@ -164,7 +164,7 @@ def test_a_machine_that_slept_looks_before_it_writes(workdir, monkeypatch):
         held.check()  # The next renewal would find it.
         now = time.time
         monkeypatch.setattr(lease.time, "time", lambda: now() + 3600)
-        with pytest.raises(RunError, match="taken over by process 7 on far"):
+        with pytest.raises(RunError, match="process 7 on far"):
             held.check()
     assert read(workdir) == OTHER
 
@@ -194,6 +194,6 @@ def test_a_refused_start_removes_the_folder_that_it_made(monkeypatch):
 @pytest.mark.parametrize("url", ["s3://bucket/run", "ram://lease/file"])
 def test_a_workdir_that_cannot_be_made(url):
     storage.write_object("ram://lease/file", lambda file: file.write(b"x"))
-    with pytest.raises(UserError, match=f"Cannot write to --workdir {url}: .*file"):
+    with pytest.raises(UserError, match=f"--workdir {url}: .*file"):
         with only_writer(url):
             pass

@@ -50,7 +50,7 @@ def test_the_old_run_resumes_and_ends_with_the_stored_weights(
     run = cut_short(workdir, tmp_path / "run", 4)
     warmed = override(Workdir(run).read_experiment(), ["train.ema_warmup=true"])
     assigned = Request(assignments=Assignments.parse(["train.ema_warmup=true"]))
-    with pytest.raises(UserError, match="train.ema_warmup: False -> True"):
+    with pytest.raises(UserError, match="ema_warmup: False -> True"):
         train(warmed, run, one_device(), assigned)
     train(override(warmed, ["data.exif=apply", "data.split_by=class"]), run, one_device())
     said = logged.take()

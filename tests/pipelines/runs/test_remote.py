@@ -164,7 +164,7 @@ def test_an_upload_that_fails_leaves_no_checkpoint(store, monkeypatch):
                 upload(path, url)
 
             patch.setattr(storage, "upload", stop)
-            with pytest.raises(RunError, match="save step 2 .*: no permission.* is step 1;"):
+            with pytest.raises(RunError, match="step 2 .*perm.* step 1;"):
                 store.save(2)
         assert checkpoints.steps(directory) == [1] and store.restore_newest() == 1
     store.save(3)
@@ -301,11 +301,11 @@ def test_listings_of_data():
     for splits, path, text in (
         (folder_splits, f"{root}/none", f"There is no folder {root}/none"),
         (folder_splits, f"{root}/list.csv", "write list:<path>"),
-        (folder_splits, "s3://bucket/a", "s3://bucket/a cannot be read: .* no file system"),
-        (list_splits, f"{root}/none.csv", "none.csv cannot be read: No such file"),
-        (list_splits, "s3://bucket/a.csv", "cannot be read: .* no file system for s3"),
-        (record_splits, f"{root}/none", f"There is no {root}/none/dataset.json"),
-        (record_splits, "s3://bucket/a", "cannot be read: .* no file system for s3"),
+        (folder_splits, "s3://bucket/a", "s3://bucket/a .*no file"),
+        (list_splits, f"{root}/none.csv", "none.csv.*No such file"),
+        (list_splits, "s3://bucket/a.csv", "no file system for s3"),
+        (record_splits, f"{root}/none", f"{root}/none/dataset.json"),
+        (record_splits, "s3://bucket/a", "no file system for s3"),
     ):
         with pytest.raises(DataError, match=text):
             splits(path)

@@ -41,7 +41,7 @@ def test_images_of_several_calls_are_computed_together():
         sums = tf.numpy_function(record, [images], tf.float32)
         return tf.ensure_shape(sums, [None, 1])
 
-    # The second stage belongs to the model too: that of a Keras model is all of it.
+    # The second stage belongs to the model too: for a Keras model it is all of it.
     doubled = ServingStages(lambda x: 2 * x, slow_sums, tf.TensorSpec([None, 2, 2, 3]))
     stages = join_calls(doubled, (2, 2), 1, 8)
     call = tf.function(stages.first, [tf.TensorSpec([None, 2, 2, 3])], autograph=False)
@@ -50,7 +50,7 @@ def test_images_of_several_calls_are_computed_together():
 
     received = in_threads(lambda index: call(images[index : index + 1]).numpy(), 9)
     np.testing.assert_allclose(np.concatenate(received), expected[:9], rtol=1e-5, atol=1e-5)
-    # The first call is computed at once, and those that come meanwhile wait for it.
+    # The first call is computed at once, and calls that come meanwhile wait for it.
     assert sum(sizes) == 9 and len(sizes) < 9
     for count in (0, 8, 20):  # computed alone
         sizes.clear()

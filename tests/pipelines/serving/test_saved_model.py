@@ -9,8 +9,8 @@ import tensorflow as tf
 
 import vit_tf
 from pipelines.errors import RunError, UserError
-from pipelines.serving import clean_process, saved_model, saved_model_check
-from pipelines.serving.saved_model_check import Comparison
+from pipelines.serving import clean_process, saved_model, saved_model_comparison
+from pipelines.serving.saved_model_comparison import Comparison
 from tests.pipelines import encoded
 from tests.pipelines.process import assert_user_error
 from tests.pipelines.serving.exports import CLASSES, assert_close, call_here, make, only
@@ -32,8 +32,8 @@ def test_without_head(tmp_path, no_process):
 @pytest.mark.parametrize(
     ("fields", "labels", "message"),
     [
-        ({"classifier": "unpooled"}, (), "unpooled.*'token' or 'gap'"),
-        ({}, ("a", "b"), "names of 2 classes, the model has 5"),
+        ({"classifier": "unpooled"}, (), "unpooled.*'token'"),
+        ({}, ("a", "b"), "2 classes.* 5"),
         ({}, ("a", "b", "c", "d", "\ud800"), "not valid Unicode"),
     ],
 )
@@ -61,14 +61,16 @@ def answers(exported):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(clean_process, "call_signatures", call)
         names = list(tf.saved_model.load(path).signatures)
-        saved_model_check.check_saved_model(*exported[:2], path, names, 2e-5, classes=CLASSES)
+        saved_model_comparison.compare_saved_model(
+            *exported[:2], path, names, 2e-5, classes=CLASSES
+        )
     return found
 
 
 @pytest.fixture(scope="module")
 def expected_outputs(exported):
-    """`saved_model_check._expected_outputs`, which computes those of the exported model once."""
-    compute, found = saved_model_check._expected_outputs, {}
+    """`saved_model_comparison._expected_outputs`, which runs the exported model once."""
+    compute, found = saved_model_comparison._expected_outputs, {}
 
     def expected(name, model, preprocessing, classes, images):
         if model is not exported.model:
@@ -84,7 +86,7 @@ def expected_outputs(exported):
 @pytest.fixture
 def quick(exported, answers, expected_outputs, monkeypatch):
     """Exports that only write a numbered `saved_model.pb`; `answer` sets their check results."""
-    monkeypatch.setattr(saved_model_check, "_expected_outputs", expected_outputs)
+    monkeypatch.setattr(saved_model_comparison, "_expected_outputs", expected_outputs)
     written = []
 
     def write(model, signatures, directory):
@@ -123,7 +125,7 @@ def quick(exported, answers, expected_outputs, monkeypatch):
 def test_difference_fails_and_leaves_nothing(tmp_path, quick, name, change):
     model, preprocessing, answer = quick
     answer(name, change)
-    with pytest.raises(RunError, match=f"differs from the model: {name} of"):
+    with pytest.raises(RunError, match=f"differs.*: {name} of"):
         saved_model.export(model, preprocessing, tmp_path / "a" / "b", classes=CLASSES)
     assert os.listdir(tmp_path) == []
 
@@ -135,7 +137,7 @@ def test_existing_output(tmp_path, quick):
     with pytest.raises(UserError, match="--overwrite"):
         saved_model.export(model, preprocessing, tmp_path, classes=CLASSES)
     answer("logits", lambda x: x + 1)
-    with pytest.raises(RunError, match="differs from the model: logits"):
+    with pytest.raises(RunError, match="differs.*: logits"):
         saved_model.export(model, preprocessing, tmp_path, overwrite=True, classes=CLASSES)
     assert os.listdir(tmp_path) == ["portable"]
     assert path.read_text() == "export 1"
@@ -186,7 +188,7 @@ def test_failing_process_leaves_nothing(tmp_path, quick, monkeypatch):
 
     monkeypatch.setattr(clean_process, "call_signatures", call)
     model, preprocessing, _ = quick
-    with pytest.raises(RunError, match="TensorFlow alone.*VitAttention"):
+    with pytest.raises(RunError, match="alone.*VitAttention"):
         saved_model.export(model, preprocessing, tmp_path, classes=CLASSES)
     assert os.listdir(tmp_path) == []
 
@@ -201,7 +203,7 @@ def test_weights_that_changed_on_the_way_fail(tmp_path, monkeypatch, no_process)
 
     monkeypatch.setattr(tf.saved_model, "save", save_and_change)
     monkeypatch.setattr(saved_model, "make_signatures", only("serving_default"))
-    with pytest.raises(RunError, match="logits of serving_default by 0.0"):
+    with pytest.raises(RunError, match="logits.* by 0.0"):
         saved_model.export(model, preprocessing, tmp_path)
     assert os.listdir(tmp_path) == []
 
@@ -223,7 +225,7 @@ def test_a_head_of_zeros_hides_nothing(tmp_path, monkeypatch, no_process):
     monkeypatch.setattr(
         saved_model, "make_signatures", lambda model, _, *rest: some(model, other, *rest)
     )
-    with pytest.raises(RunError, match="differs from the model: logits of serving_default"):
+    with pytest.raises(RunError, match="logits of serving_default"):
         saved_model.export(model, preprocessing, tmp_path, overwrite=True)
     assert not model.head.kernel.numpy().any()
 
@@ -248,7 +250,7 @@ def test_model_that_is_not_finite_fails(tmp_path):
 def test_command_keeps_the_dtype_unless_told_otherwise(
     command, tmp_path, monkeypatch, policy, flags, products
 ):
-    monkeypatch.setattr(saved_model, "check_saved_model", lambda *_: Comparison(0.0, 0.0))
+    monkeypatch.setattr(saved_model, "compare_saved_model", lambda *_: Comparison(0.0, 0.0))
     monkeypatch.setattr(saved_model, "make_signatures", only("serving_default"))
     model, preprocessing = make({"dtype": policy})
     vit_tf.save_npz(model, tmp_path / "model.npz", preprocessing)
@@ -281,7 +283,7 @@ def test_command_limits_the_pixels_of_encoded_images(command, tmp_path, monkeypa
     files = [encoded.encode(encoded.pixels(*size), x) for x in formats for size in SIZES]
     valid = signatures["serving_bytes_lenient"](image_bytes=tf.constant(files))["valid"]
     assert valid.numpy().tolist() == [True, False, True] * len(formats)
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"images 1, 4, 7, .* most 154 pixels"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="images 1, 4, 7, .* 154 "):
         signatures["serving_bytes"](image_bytes=tf.constant(files))
     (tmp_path / "image.png").write_bytes(files[1])
     result = command("predict", "--model=out", "image.png")

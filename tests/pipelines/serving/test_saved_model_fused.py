@@ -64,7 +64,7 @@ def test_all_signatures_share_packed_weights(exported):
 
 @pytest.mark.parametrize(
     ("attribute", "value", "text"),
-    [("layout", 2, "layout 2, but .* reads layout 1"), ("mlp_size", 24, "It is truncated")],
+    [("layout", 2, "layout 2, .*layout 1"), ("mlp_size", 24, "It is truncated")],
 )
 def test_other_packed_weights_are_not_loaded(exported, tmp_path, attribute, value, text):
     folder = shutil.copytree(exported.folder / "fused", tmp_path / "fused")
@@ -75,7 +75,7 @@ def test_other_packed_weights_are_not_loaded(exported, tmp_path, attribute, valu
     (folder / "saved_model.pb").write_bytes(proto.SerializeToString())
     with pytest.raises(ValueError, match=text):
         tf.saved_model.load(folder)
-    with pytest.raises(UserError, match=f"{text}.*export the model again"):
+    with pytest.raises(UserError, match=f"{text}.*export"):
         results.find_classifier(tmp_path)
 
 
@@ -93,7 +93,7 @@ STEM = {"stem": {"width": 0.5, "stage_depths": (1,)}, "image_size": 32, "patch_s
     ids=["default", "range", "resize", "stem"],
 )
 def test_uint8_images_stay_uint8_where_preprocessing_keeps_them(fields, rule, count):
-    """Only then the op of the model has a branch for them; its own range is that of the default."""
+    """Only then the op of the model has a branch for them; the default range is its own."""
     model, preprocessing = make(fields, rule)
     packed, _ = packing.packed_or_same(model)
     with custom_ops.implementation("compiled"):
@@ -165,7 +165,7 @@ def test_wrong_results_of_the_compiled_ops_fail(name, tmp_path, no_process, monk
 def test_no_compiled_ops(command, tmp_path, monkeypatch):
     monkeypatch.setattr(library_file, "candidates", lambda: [])
     monkeypatch.setattr(loader, "_library", None)
-    with pytest.raises(UserError, match="compiled ops, but no compiled library .*build_ops"):
+    with pytest.raises(UserError, match="library .*build_ops"):
         saved_model.export(*make(), tmp_path, form="fused")
     for form in ("fused", "both"):
         result = command("export", "--format", form, "--output", "new")

@@ -11,7 +11,7 @@ from PIL import Image
 import custom_ops
 import vit_tf
 from custom_ops import reference
-from pipelines.serving import saved_model_check, signatures
+from pipelines.serving import saved_model_comparison, signatures
 from tests.pipelines import encoded
 from tests.pipelines.serving.exports import LABELS, assert_close, make, only
 from tests.vit_tf import tiny
@@ -197,7 +197,7 @@ IMAGE_BYTES = r"expected image_bytes of shape \[batch\], a list"
 
 @pytest.mark.parametrize("form", ["portable", "fused"])
 def test_inputs_of_another_shape_are_refused(exported, form):
-    """One sentence states the shape that the signature takes, and the one that it received."""
+    """One sentence states the shape that the signature takes, and the shape that it received."""
     loaded = tf.saved_model.load(exported.folder / form)
     for name in ("serving_default", "serving_uint8", "embed", "attend"):
         dtype = tf.uint8 if name == "serving_uint8" else tf.float32
@@ -243,7 +243,7 @@ def test_accurate_jpegs_are_served_as_pillow_reads_them():
         for name in ("serving_bytes", "serving_bytes_lenient"):
             np.testing.assert_array_equal(made[name](tf.constant([data]))["logits"], expected)
     # The check of an export compares with the same pixels.
-    calls = saved_model_check._calls(preprocessing, decoding.MAX_PIXELS)
+    calls = saved_model_comparison._calls(preprocessing, decoding.MAX_PIXELS)
     [(images, inputs)] = [call[1:] for call in calls if call[0] == "serving_bytes"]
     np.testing.assert_array_equal(images[0], Image.open(io.BytesIO(inputs[0])))
 
@@ -271,7 +271,7 @@ def test_bad_bytes_spoil_only_their_row(token):
     ("bad", "said"),
     [
         ([3], "image 3 of the batch"),
-        (range(12), "images 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and more of the batch"),
+        (range(12), "images 0, 1, .* 9 and more of the batch"),
     ],
 )
 def test_strict_bytes_begin_with_the_bad_elements(token, bad, said):

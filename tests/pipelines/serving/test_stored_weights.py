@@ -10,7 +10,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 import custom_ops
 import vit_tf
 from pipelines.serving import saved_model
-from pipelines.serving.saved_model_check import Comparison
+from pipelines.serving.saved_model_comparison import Comparison
 from tests.pipelines import encoded
 from tests.pipelines.serving.exports import only
 from tests.vit_tf import tiny
@@ -61,7 +61,7 @@ OFTEN = ("factorized", "axial", "resnet")
 )
 def test_bfloat16(name, tmp_path, monkeypatch):
     # The outputs are compared here, and exactly.
-    monkeypatch.setattr(saved_model, "check_saved_model", lambda *_: Comparison(0.0, 0.0))
+    monkeypatch.setattr(saved_model, "compare_saved_model", lambda *_: Comparison(0.0, 0.0))
     model = created(name)
     shortest = "serving_default" if model.config.num_classes else "embed"
     chosen_signatures = only(shortest, "attend")

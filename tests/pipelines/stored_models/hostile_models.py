@@ -74,7 +74,7 @@ def packed(path, top, content, compression=zipfile.ZIP_STORED):
 
 
 def claiming(**fields):
-    """A configuration of another model than that of the weights."""
+    """A configuration that does not belong to the weights."""
 
     def make(path):
         top, content = genuine(path)

@@ -114,7 +114,7 @@ def test_every_cut_of_a_file_is_refused(tmp_path):
     data = (tmp_path / "model.keras").read_bytes()
     for length in [*range(0, len(data), len(data) // 40), *range(len(data) - 40, len(data))]:
         (tmp_path / "cut.keras").write_bytes(data[:length])
-        with pytest.raises(UserError, match="cut.keras is not a model Keras can read"):
+        with pytest.raises(UserError, match="cut.keras.*Keras"):
             model_source.find(tmp_path / "cut.keras").open_model()
 
 
@@ -146,7 +146,7 @@ def test_changed_bytes_never_end_in_anything_but_a_sentence(tmp_path):
         ("config", "hidden_size", 3 << 15, "has hidden_size=98304"),
         ("config", "layers", 400, "has layers=400"),
         ("config", "image_size", [1 << 14, 1 << 14], "has grid="),
-        ("preprocessing", "image_size", [8, 8], r"prepares images of \(8, 8\)"),
+        ("preprocessing", "image_size", [8, 8], r"images of \(8, 8\)"),
         ("preprocessing", "labels", 3, "labels"),
     ],
 )
@@ -166,7 +166,7 @@ def test_a_sidecar_with_another_dtype(tmp_path, dtype):
     vit_tf.save_npz(tiny.model(), tmp_path / "model.npz")
     sidecar = json.loads((tmp_path / "model.npz.json").read_text())
     (tmp_path / "model.npz.json").write_text(json.dumps(sidecar | {"dtype": dtype}))
-    with pytest.raises(UserError, match="model.npz.json has dtype=.*Expected one of float32"):
+    with pytest.raises(UserError, match="npz.json .*dtype=.*float32"):
         model_source.find(tmp_path / "model.npz").open_model()
 
 
@@ -185,5 +185,5 @@ def test_pickles_are_refused_with_their_conversion(tmp_path):
     for name in ("model.pth", "pytorch_model.bin"):
         (tmp_path / name).write_bytes(b"PK")
     for path in (tmp_path / "model.pth", tmp_path / "pytorch_model.bin", tmp_path):
-        with pytest.raises(UserError, match=r"pickles are not read.*model\.safetensors'\)"):
+        with pytest.raises(UserError, match=r"pickles.*\.safetensors'\)"):
             model_source.find(path)

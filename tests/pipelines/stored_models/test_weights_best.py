@@ -71,7 +71,7 @@ def loss(command, run, choice):
 
 
 def test_evaluate_gives_the_numbers_that_were_scored(runs, command):
-    """With an average of the weights, the scores are those of the average."""
+    """With an average of the weights, the scores belong to the average."""
     logged = evaluations(runs / "averaged")
     best = loss(command, "averaged", "best")
     assert best == pytest.approx(logged[BEST]["eval_loss"], rel=1e-6)

@@ -51,7 +51,7 @@ def test_evaluate_gives_the_numbers_that_training_logged(runs, command):
         assert losses[run, "ema"] == pytest.approx(logged[step]["eval_loss"], rel=1e-6)
         assert abs(losses[run, "final"] - losses[run, "ema"]) > 1e-3
     by_name = command("evaluate", "--model=ended/ema.npz", "--json")
-    # The batch size is that of the recipe, not of the run.
+    # The batch size comes from the recipe, not from the run.
     loss = json.loads(by_name.stdout)["loss"]
     assert loss == pytest.approx(losses["ended", "ema"], rel=1e-6)
     default = command("evaluate", "--workdir=unfinished", "--json")

@@ -22,7 +22,7 @@ def evaluations(workdir):
 
 
 def without_average(workdir):
-    """Makes the configuration of a run that of one without an average of the weights."""
+    """Removes the average of the weights from the configuration of a run."""
     config = Workdir(workdir).config
     values = read_json(config)
     write_json(config, values | {"train": values["train"] | {"ema_decay": None}})

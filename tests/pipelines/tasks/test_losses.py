@@ -47,7 +47,7 @@ def test_unknown_loss():
 @pytest.mark.parametrize("smoothing", [0.0, 0.3])
 @pytest.mark.parametrize("mixed", [False, True])
 def test_class_weights_are_linear_in_the_label(loss, smoothing, mixed):
-    """The loss of a mixed label is that of each of its classes, with its share and its weight."""
+    """The loss of a mixed label sums its classes' losses by share and weight."""
     rng, weights = np.random.default_rng(2), (2.0, 0.5, 0.0, 3.0, 1.0)
     logits, labels = rng.normal(size=(6, 5)), np.array([0, 1, 3, 4, 3, 0])
     targets = np.eye(5)[labels]

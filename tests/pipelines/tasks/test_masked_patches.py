@@ -260,6 +260,6 @@ def test_features_are_the_mean_of_the_patches(classifier):
     expected = tokens.numpy().astype(np.float64)[:, -patches:].mean(axis=1)
     received = learned.features(model)(images)
     np.testing.assert_allclose(received, expected, rtol=0, atol=1e-5)
-    # The head's input of a GAP model is the same, that of a token model is not.
+    # The head's input is the same for a GAP model, not for a token model.
     distance = np.abs(model.encoder.features(images) - expected).max()
     assert distance < 1e-5 if classifier == "gap" else distance > 0.1

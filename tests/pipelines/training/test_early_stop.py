@@ -111,7 +111,7 @@ def test_few_shot_accuracies_can_end_a_run(tmp_path, uncompiled):
     ("assignments", "text"),
     [
         (["train.early_stop_after=-1"], "train.early_stop_after"),
-        (["train.early_stop_after=2"], "counts evaluations during training, but there are none"),
+        (["train.early_stop_after=2"], "after=2 counts.*none"),
         (
             ["train.early_stop_after=2", "train.eval_every=3", "data.eval_split=none"],
             "data.eval_split is none",

@@ -152,8 +152,8 @@ def test_the_protocol_keeps_its_fraction_at_other_sizes(size, resized):
 @pytest.mark.parametrize(
     ("assignments", "message"),
     [
-        (["few_shot.shots=50"], "has .* images, fewer than the 50 of few_shot.shots. Set few_shot"),
-        (["data.eval_split=none"], "train.few_shot_every needs images to test on"),
+        (["few_shot.shots=50"], "50 of few_shot.shots"),
+        (["data.eval_split=none"], "few_shot_every.*test on"),
         (["few_shot.name=nothing_like_it"], "nothing_like_it"),
     ],
 )
@@ -172,10 +172,10 @@ def test_wrong_data(assignments, message, tmp_path):
             ["train.best_metric=few_shot", "train.few_shot_every=1", "train.keep_best=false"],
             "train.keep_best=true",
         ),
-        (["few_shot.shots=0,1"], "few_shot.shots must be numbers from 1 on"),
-        (["few_shot.l2=0"], "few_shot.l2 must be above 0"),
+        (["few_shot.shots=0,1"], "few_shot.shots.* 1"),
+        (["few_shot.l2=0"], "few_shot.l2.* 0"),
         (["few_shot.seeds=0"], "few_shot.seeds"),
-        (["few_shot.preprocessing=own"], "few_shot.preprocessing must be one of run, protocol"),
+        (["few_shot.preprocessing=own"], "preprocessing.*'own'"),
     ],
 )
 def test_wrong_settings(assignments, message):

@@ -126,7 +126,7 @@ def test_pixels_are_those_of_the_initial_model(photos, tmp_path):
     # The reference evaluates with areas; its training is bilinear.
     assert chosen.train_preprocessing().interpolation == "bilinear"
     assert chosen.preprocessing().interpolation == "area"
-    with pytest.raises(UserError, match=r"image_dtype=uint8 needs .*mean=\(0.4, 0.5, 0.6\)"):
+    with pytest.raises(UserError, match=r"uint8 .*\(0.4, 0.5, 0.6\)"):
         choose(*given, "data.image_dtype=uint8")
     chosen, _ = choose(*given, "data.image_dtype=uint8", "data.mean=0.5,0.5,0.5")
     assert (chosen.data.image_dtype, chosen.data.eval_image_dtype) == ("uint8", "uint8")
@@ -313,11 +313,11 @@ def test_a_file_of_settings_is_complete(initial, photos):
     kept = fine_tuning.choose(start, request, "no run", is_complete=True)
     assert kept == (dataclasses.replace(start, seed=4), request)
     other = override(start, ["model.layers=5"])
-    with pytest.raises(UserError, match="The model ViT.* does not fit .*Use --set model.name="):
+    with pytest.raises(UserError, match="not fit .*model.name="):
         fine_tuning.choose(other, Request(), "no run", is_complete=True)
     given = Assignments.parse(["init_from=shipped", f"data.name=folder:{photos}"])
     digits, request = recipes.get_recipe("digits"), Request(assignments=given)
-    with pytest.raises(UserError, match="would be trained at 16 x 16 pixels"):
+    with pytest.raises(UserError, match="16 x 16 pixels"):
         fine_tuning.choose(digits, request, "no run", is_complete=True)
 
 
@@ -396,11 +396,11 @@ def test_kept_pre_logits_are_those_of_the_initial_model(initial, photos):
     chosen, _ = choose(f"init_from={path}", *assignments, start=with_own)
     assert chosen.model.config(2).representation_size is None
     _, path = initial("pre-training")
-    with pytest.raises(UserError, match=r"or use --set model.representation_size=6\."):
+    with pytest.raises(UserError, match=r"representation_size=6\."):
         choose(f"init_from={path}", *assignments, "model.representation_size=7")
     complete = override(tiny_experiment(), [f"init_from={path}", "init_head=reset_last"])
     matching = dataclasses.replace(complete, model=choose(f"init_from={path}")[0].model)
-    with pytest.raises(UserError, match=r"does not fit .*model.representation_size=6"):
+    with pytest.raises(UserError, match="fit .*representation_size=6"):
         fine_tuning.check_initial(matching, Assignments())
     fine_tuning.check_initial(override(matching, ["init_head=reset"]), Assignments())
     for name, size in (("imagenet21k/ViT-B_16", 768), ("sam/ViT-B_16", None)):

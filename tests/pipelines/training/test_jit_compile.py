@@ -58,17 +58,17 @@ def test_compiled_steps_train_the_same_model(make, tolerance, tmp_path, monkeypa
 def test_what_xla_cannot_compile_is_refused(monkeypatch):
     experiment = vit("train.jit_compile=true")
     config = experiment.model_config(10)
-    with pytest.raises(UserError, match="there are 2 replicas. Use --strategy=one_device"):
+    with pytest.raises(UserError, match="2 replicas.*=one_device"):
         check_input(experiment.train, config, 2)
     check_input(experiment.train, config, 1)
     monkeypatch.setattr(dispatch, "supports_jit", lambda: False)
-    with pytest.raises(UserError, match="Set VIT_OPS=auto, or train.jit_compile=false"):
+    with pytest.raises(UserError, match="VIT_OPS=auto, .*=false"):
         check_input(experiment.train, config, 1)
 
 
 @pytest.mark.parametrize("strategy", [one_device, two_replicas])
 def test_a_tpu_refuses_it(tmp_path, monkeypatch, strategy):
     monkeypatch.setattr(prepare, "is_tpu", lambda strategy: True)
-    with pytest.raises(UserError, match="a TPU compiles every step anyway.*jit_compile=false"):
+    with pytest.raises(UserError, match="TPU .*jit_compile=false"):
         train(vit("train.jit_compile=true"), tmp_path / "run", strategy())
     assert not (tmp_path / "run").exists()

@@ -38,7 +38,7 @@ pytestmark = pytest.mark.process
     ],
 )
 def test_kills_change_nothing(tmp_path, kills, steps, resumed, patience):
-    """SIGKILL at the first `killed_run.MOMENTS`; weights and log equal those of a whole run.
+    """SIGKILL at the first `killed_run.MOMENTS`; weights and log equal a whole run's.
 
     Killed attempts resumed from at least `resumed` different steps, and the last one from the
     newest checkpoint. With a `patience` the run ends early.

@@ -156,7 +156,7 @@ def _few_shot_accuracies(workdir):
 
 
 def test_a_frozen_prediction_is_refused(tmp_path):
-    with pytest.raises(UserError, match="includes prediction/kernel, which starts with zeros"):
+    with pytest.raises(UserError, match="prediction/kernel.*zeros"):
         train(masked("optimizer.freeze=prediction"), tmp_path / "run", one_device())
 
 
@@ -196,22 +196,19 @@ def test_other_commands_say_what_is_missing(run, command):
 @pytest.mark.parametrize(
     ("assignments", "message"),
     [
-        (
-            ["model.name=AxialResNet-26S", "model.image_size=32"],
-            "AxialResNet-26S has no patches to mask",
-        ),
-        (["model.classifier=unpooled"], "Set model.classifier=token or gap"),
-        (["model.classifier=map"], "Set model.classifier=token or gap"),
-        (["model.representation_size=8"], "does not train the 8 pre-logits"),
-        (["masking.fraction=0.01"], "corrupts none of the 9 patches. Set at least 0.055556"),
-        (["masking.fraction=0"], "masking.fraction must be above 0 and at most 1. Received: 0"),
+        (["model.name=AxialResNet-26S", "model.image_size=32"], "AxialResNet-26S.*patches"),
+        (["model.classifier=unpooled"], "classifier=token or gap"),
+        (["model.classifier=map"], "classifier=token or gap"),
+        (["model.representation_size=8"], "8 pre-logits"),
+        (["masking.fraction=0.01"], "9 patches.*0.055556"),
+        (["masking.fraction=0"], "masking.fraction.*: 0"),
         (["masking.fraction=1.5"], "Received: 1.5"),
-        (["masking.target=colour"], "must be one of color, downsample, pixels"),
-        (["task=masked"], "must be one of classification, masked_patches"),
+        (["masking.target=colour"], "masking.target.*'colour'"),
+        (["task=masked"], "task.*'masked'"),
         (
             ["model.stem.stage_depths=1", "model.stem.width=0.5", "model.patch_size=1"]
             + ["model.image_size=18"],
-            "Set model.image_size to a multiple of 4",
+            "image_size.*multiple of 4",
         ),
     ],
 )

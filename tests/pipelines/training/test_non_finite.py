@@ -164,9 +164,7 @@ def halt(workdir, experiment, loss_and_norm, change=lambda model: None):
 def test_a_gradient_is_named_by_its_variable(tmp_path, monkeypatch):
     """The loss is finite; in backward order the head and the last norm come before the fault."""
     break_block(monkeypatch, nan_backward, "block_0")
-    with pytest.raises(
-        NonFiniteError, match=f"The gradient norm is not finite at step {BAD}, first in"
-    ):
+    with pytest.raises(NonFiniteError, match=f"gradient norm .*step {BAD}"):
         halt(tmp_path / "run", experiment_with("model.layers=2"), [2.3, np.nan])
     (record,) = records(tmp_path / "run")
     assert record["what"] == "gradient" and np.isfinite(record["loss"])
@@ -189,7 +187,7 @@ def test_a_gradient_is_named_by_its_variable(tmp_path, monkeypatch):
 def test_what_the_data_bring_with_them(tmp_path, monkeypatch, value, key, what, layer):
     ids = ids_of(experiment_with(), BAD)
     spoil(monkeypatch, [ids[11]], value, key)
-    with pytest.raises(NonFiniteError, match=f"The loss is not finite at step {BAD}, first in"):
+    with pytest.raises(NonFiniteError, match=f"The loss .*step {BAD}"):
         halt(tmp_path / "run", experiment_with(), [np.nan, np.nan])
     (record,) = records(tmp_path / "run")
     assert (record["what"], record["layer"], record["ids"]) == (what, layer, ids)
@@ -200,11 +198,7 @@ def test_skipping_cannot_repair_weights(tmp_path):
     def explode(model):
         model.patch_embedding.kernel.assign(model.patch_embedding.kernel * np.inf)
 
-    message = (
-        f"is not finite at step {BAD}, first in the weight patch_embedding/kernel. Skipping cannot "
-        "repair weights"
-    )
-    with pytest.raises(NonFiniteError, match=message):
+    with pytest.raises(NonFiniteError, match=f"step {BAD}, .*patch_embedding/kernel.*repair"):
         halt(tmp_path / "run", experiment_with("train.non_finite=skip"), [np.nan] * 2, explode)
     (record,) = records(tmp_path / "run")
     assert record["layer"] == "patch_embedding" and record["action"] == "stop"
@@ -218,7 +212,7 @@ def test_a_full_disk_does_not_hide_what_was_found(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Workdir, "append_non_finite", full)
-    with pytest.raises(RunError, match=r"first in the input images\. Cannot write .* disk is full"):
+    with pytest.raises(RunError, match="input images.*disk is full"):
         halt(tmp_path / "run", experiment_with("train.non_finite=skip"), [np.nan, np.nan])
 
 
@@ -331,8 +325,7 @@ def test_a_rewind_from_weights_that_diverged(tmp_path, monkeypatch, uncompiled):
     """The update of step 0 makes weights that must not be saved; its loss came before."""
     monkeypatch.setattr(non_finite, "LIMIT", 3)
     experiment = experiment_with(*EXPLODING, "train.non_finite=rewind", "train.checkpoint_every=1")
-    message = "sum of the weights is not finite after step 0, first in the weight patch_embedding/"
-    with pytest.raises(NonFiniteError, match=f"{message}.* 3 rewinds to step 0 have not helped"):
+    with pytest.raises(NonFiniteError, match="step 0, .*patch_embedding/.* 3 rewinds"):
         train(experiment, tmp_path / "run", STRATEGIES["one"]())
     found = records(tmp_path / "run")
     assert [x["batch"] for x in found] == list(range(4))
@@ -347,9 +340,7 @@ def test_a_rewind_comes_before_an_evaluation(tmp_path, monkeypatch, uncompiled):
     experiment = experiment_with(
         *EXPLODING, "train.non_finite=rewind", "train.eval_every=1", "data.eval_split=test[:20]"
     )
-    with pytest.raises(
-        NonFiniteError, match="after step 0, .* 2 rewinds to step 0 have not helped"
-    ):
+    with pytest.raises(NonFiniteError, match="step 0, .* 2 rewinds"):
         train(experiment, tmp_path / "run", STRATEGIES["one"]())
     assert [x["action"] for x in records(tmp_path / "run")] == ["rewind"] * 2 + ["stop"]
     assert Workdir(tmp_path / "run").read_metrics() == []
@@ -363,9 +354,7 @@ def test_skips_in_a_row_are_limited(tmp_path, monkeypatch, uncompiled):
     experiment = experiment_with("train.non_finite=skip")
     bad = [1, 2, 3, 5, 6, 7, 8, 9]
     spoil(monkeypatch, [example for step in bad for example in ids_of(experiment, step)])
-    with pytest.raises(
-        NonFiniteError, match="at step 8, .* because the 3 steps before were skipped"
-    ):
+    with pytest.raises(NonFiniteError, match="step 8, .*3 steps before"):
         train(experiment, tmp_path / "run", STRATEGIES["one"]())
     found = [(x["step"], x["action"]) for x in records(tmp_path / "run")]
     assert found == [(step, "skip") for step in bad[:6]] + [(8, "stop")]
@@ -388,9 +377,7 @@ def test_checkpoints_of_before_are_refused_clearly(tmp_path):
     run = Workdir(tmp_path / "run")
     run.create(experiment)
     CheckpointStore(run.checkpoints, state, keep_last=1, keep_every=0).save(4)
-    with pytest.raises(
-        RunError, match="does not match this run: .* not bound to .* Choose another --workdir"
-    ):
+    with pytest.raises(RunError, match="match .*not bound.*workdir"):
         train(experiment, run.path, STRATEGIES["one"]())
 
 

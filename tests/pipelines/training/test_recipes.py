@@ -172,7 +172,7 @@ def test_every_kind_of_recipe_makes_batches(name, tmp_path):
     ],
 )
 def test_a_dry_run_needs_neither_data_nor_weights(name, said, monkeypatch, command):
-    """It creates no variable: those of ViT-H/14 would take 2.5 GB."""
+    """It creates no variable: ViT-H/14 would take 2.5 GB."""
     monkeypatch.setattr(keras.Variable, "__init__", lambda *_, **__: pytest.fail("a variable"))
     module = "finetune" if RECIPE[name].init_from else "pretrain"
     tfds_features._log_once.cache_clear()  # A test before may have logged the label.

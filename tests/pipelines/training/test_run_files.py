@@ -156,7 +156,7 @@ def test_the_log_holds_what_the_run_has_printed(finished_run, tmp_path, logged, 
 
 
 def test_weights_have_the_filter_of_evaluations(tmp_path, uncompiled):
-    """Training has its own: the batches differ from those of an evaluation."""
+    """Training has its own: the batches differ from an evaluation's."""
     own = ("data.eval_interpolation=area", "train.steps=1", "schedule.warmup_steps=0")
     experiment = tiny_experiment(*own, "model.layers=1", "train.ema_decay=0.9")
     train(experiment, tmp_path, one_device())

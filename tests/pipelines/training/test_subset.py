@@ -81,7 +81,7 @@ def test_another_part_is_refused(finished):
 
 
 def test_a_run_from_before_the_fields_goes_on(tmp_path):
-    """Its config.json lacks them, and its manifest is that of the whole split."""
+    """Its config.json lacks them, and its manifest describes the whole split."""
     run, experiment = Workdir(tmp_path), tiny_experiment()
     run.create(experiment)
     values = json.loads((tmp_path / "config.json").read_text())
@@ -111,7 +111,7 @@ def test_a_run_goes_on_only_with_the_examples_it_left_out(tmp_path):
     (tmp_path / "run" / "checkpoints" / "step-4").mkdir()  # There is something to go on from.
     assert before["exclude"]["num_examples"] == 1295
     assert run.check(experiment, manifest([9, 5])) == experiment.train.steps
-    with pytest.raises(UserError, match="training data of .* have changed: exclude.list"):
+    with pytest.raises(UserError, match="changed: exclude.list"):
         run.check(experiment, manifest([5, 8]))
 
 

@@ -92,7 +92,7 @@ def test_a_finished_run_is_left_as_it_is(copy, logged):
 
 def test_another_configuration_in_the_workdir_is_refused(copy):
     other = tiny_experiment(*FINISHED, "seed=5", "optimizer.learning_rate=0.5")
-    with pytest.raises(UserError, match=r"optimizer.learning_rate: 0.05 -> 0.5; seed: 0 -> 5"):
+    with pytest.raises(UserError, match="0.05 -> 0.5; seed: 0 -> 5"):
         train(other, copy, one_device())
 
 
@@ -100,7 +100,7 @@ def test_changed_data_are_noticed(copy):
     manifest = json.loads((copy / "manifest.json").read_text())
     manifest["data"]["num_examples"] -= 1
     (copy / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(UserError, match="training data of .* have changed: num_examples: 1296 -> "):
+    with pytest.raises(UserError, match="num_examples: 1296 -> "):
         train(EXPERIMENT, copy, one_device())
 
 
@@ -160,14 +160,14 @@ def test_a_run_is_made_longer_by_extend_only(copy, monkeypatch, logged, uncompil
     ):
         train(longer, copy, one_device())
     other = tiny_experiment(*FINISHED, "train.steps=24", "seed=5")
-    with pytest.raises(UserError, match=r"seed: 0 -> 5; train.steps: 12 -> 24\). Choose another"):
+    with pytest.raises(UserError, match=r"seed: 0 -> 5; .*12 -> 24\)"):
         train(other, copy, one_device())
-    with pytest.raises(UserError, match="seed: 0 -> 5.*Choose another"):
+    with pytest.raises(UserError, match="seed: 0 -> 5.*another"):
         train(other, copy, one_device(), Request(extend=True))
     shorter = tiny_experiment(*FINISHED, "train.steps=6")
-    with pytest.raises(UserError, match=r"train.steps: 12 -> 6\). Choose another"):
+    with pytest.raises(UserError, match=r"12 -> 6\).*another"):
         train(shorter, copy, one_device())
-    with pytest.raises(UserError, match="a checkpoint of step 12, more than train.steps=6"):
+    with pytest.raises(UserError, match="step 12, .*steps=6"):
         train(shorter, copy, one_device(), Request(extend=True))
     assert all(np.array_equal(before[key], value) for key, value in arrays(copy).items())
     assert Workdir(copy).read_experiment().train.steps == 12
@@ -216,7 +216,7 @@ def test_a_scaled_warm_up_stays_while_a_run_becomes_longer(copy, capsys):
     in_epochs = override(recipe, [f"train.epochs={16 * 24 / 1297}"])
     dry_run(in_epochs, copy, one_device(), extending("train.epochs=0.3"))
     assert capsys.readouterr().out.count(KEPT) == 2
-    with pytest.raises(UserError, match="schedule.warmup_steps: 3 -> 6"):
+    with pytest.raises(UserError, match="warmup_steps: 3 -> 6"):
         given = ("train.steps=24", "schedule.warmup_steps=6")
         dry_run(longer, copy, one_device(), extending(*given))
 
@@ -266,9 +266,16 @@ def test_fine_tuning_resets_the_head_and_resizes_positions(
     assert 0 < np.abs(trained - start).max() < 0.01
 
 
-def test_batch_size_must_fit_the_replicas(tmp_path):
-    with pytest.raises(UserError, match="train.batch_size=15 is not a multiple of 2: 2 replicas"):
-        train(tiny_experiment("train.batch_size=15"), tmp_path / "run", two_replicas())
+@pytest.mark.parametrize(
+    ("assignment", "text"),
+    [
+        ("train.batch_size=15", "batch_size=15 .*2 replicas"),
+        ("model.classifier=unpooled", "classifier=unpooled"),
+    ],
+)
+def test_a_refused_experiment_leaves_nothing(assignment, text, tmp_path):
+    with pytest.raises(UserError, match=text):
+        train(tiny_experiment(assignment), tmp_path / "run", two_replicas())
     assert not (tmp_path / "run").exists()
 
 
@@ -283,22 +290,16 @@ def test_weights_that_diverge_in_the_last_step_are_not_saved(tmp_path, uncompile
         "schedule.warmup_steps=0",
         "train.steps=1",
     )
-    with pytest.raises(RunError, match="is not finite after step 0"):
+    with pytest.raises(RunError, match="not finite.*step 0"):
         train(experiment, tmp_path / "run", one_device())
     assert not (tmp_path / "run" / "final.npz").exists()
     assert checkpoints.steps(tmp_path / "run" / "checkpoints") == []
 
 
-def test_unpooled_models_are_refused(tmp_path):
-    with pytest.raises(UserError, match="model.classifier=unpooled"):
-        train(tiny_experiment("model.classifier=unpooled"), tmp_path / "run", one_device())
-    assert not (tmp_path / "run").exists()
-
-
 def test_results_without_a_checkpoint_are_not_replaced(copy):
     shutil.rmtree(copy / "checkpoints")
     before = arrays(copy)
-    with pytest.raises(UserError, match="holds final.npz and no checkpoint"):
+    with pytest.raises(UserError, match="final.npz .*no checkpoint"):
         train(EXPERIMENT, copy, one_device())
     after = arrays(copy)
     assert all(np.array_equal(before[key], after[key]) for key in before)

@@ -96,7 +96,7 @@ def _loss(logits, labels, counts, kind):
 
 
 def _decayed(model):
-    """The positions, among the trainable variables, of those that weight decay may change."""
+    """Positions of the variables that weight decay may change among the trainable ones."""
     kernels = [model.patch_embedding.kernel, model.head.kernel]
     for block in model.blocks:
         kernels += [block.attention.qkv.kernel, block.attention.out.kernel]

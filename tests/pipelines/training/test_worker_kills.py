@@ -41,7 +41,7 @@ def test_a_job_that_was_killed_equals_one_device(tmp_path):
 
 @pytest.mark.release
 def test_kills_of_workers_change_nothing(tmp_path):
-    """SIGKILL to worker 0 and worker 1 in turn: weights and log are those of a whole job."""
+    """SIGKILL to worker 0 and worker 1 in turn: weights and log equal a whole job's."""
     own = ("train.steps=400", "data.eval_split=test[:100]", "train.eval_every=20")
     assignments = [*_SETTINGS, *own]
     whole = _run(tmp_path / "whole", "", assignments)

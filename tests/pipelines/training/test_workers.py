@@ -47,7 +47,7 @@ def whole(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def interrupted(tmp_path_factory):
-    """A run of two workers, of which worker 1 has got SIGTERM: its workdir and its workers."""
+    """A run of two workers after SIGTERM to worker 1: its workdir and its workers."""
     folder = tmp_path_factory.mktemp("workers")
     command = ["-m", PROGRAM, "terminated", 1, "pretrain", "--workdir=run", *as_flags(*MUCH)]
     return folder / "run", run(folder, *command, code=75)
@@ -162,7 +162,7 @@ def test_three_workers_with_two_devices_each_equal_one_device(tmp_path):
 
 @pytest.mark.release
 def test_two_workers_equal_one_device_with_a_loss_scale(tmp_path):
-    """Activations are rounded to float16, so the tolerances are those of its 11 bits."""
+    """Activations are rounded to float16, so its 11 bits set the tolerances."""
     settings = [*MUCH, "model.dtype=mixed_float16"]
     run(tmp_path, "-m", "pipelines.pretrain", "--workdir=run", *as_flags(*settings))
     train(tiny_experiment(*settings), tmp_path / "whole", one_device())

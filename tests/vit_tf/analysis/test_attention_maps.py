@@ -138,5 +138,5 @@ class TestRollout:
 
     def test_models_without_patches_are_refused(self):
         config = vit_tf.ResNetConfig(stage_depths=(1,), width=0.5, image_size=16, num_classes=2)
-        with pytest.raises(ValueError, match="models with patches.*'resnet'"):
+        with pytest.raises(ValueError, match="patches.*'resnet'"):
             attention_rollout(tiny.shared_of(config), tiny.images(size=(16, 16)))

@@ -115,7 +115,7 @@ class TestClassActivation:
         np.testing.assert_allclose(found, expected, atol=1e-5 * expected.max())
 
     def test_other_classes_are_refused(self):
-        with pytest.raises(ValueError, match="has 5 classes. Received: classes from 2 to 5"):
+        with pytest.raises(ValueError, match="5 classes.*from 2 to 5"):
             class_activation(tiny.shared(), tiny.images(), [2, 5, 3])
         with pytest.raises(ValueError, match="has 0 classes"):
             class_activation(tiny.shared(num_classes=0), tiny.images(), 0)

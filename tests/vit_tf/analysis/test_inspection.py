@@ -86,7 +86,7 @@ class TestPositionSimilarity:
         np.testing.assert_allclose(similarity[0, :, 0], [[0, 0, 0], [0, 1, 1], [0, 1, 1]])
 
     def test_a_table_of_another_grid_is_refused(self):
-        with pytest.raises(ValueError, match="4 x 4 grid.*17 rows. Received: 26"):
+        with pytest.raises(ValueError, match="4 x 4 .*17 .*: 26"):
             inspection.position_similarity(_random(26, 8), (4, 4))
 
 
@@ -115,7 +115,7 @@ class TestMapComponents:
         assert not components[..., 1:].any()
 
     def test_more_components_than_there_are_is_refused(self):
-        with pytest.raises(ValueError, match="12 vectors of 2 values have at most 2.*count=3"):
+        with pytest.raises(ValueError, match="12 .* 2 values.*count=3"):
             inspection.map_components(_random(1, 3, 4, 2))
         with pytest.raises(ValueError, match="count=0"):
             inspection.map_components(_random(1, 3, 4, 2), count=0)

@@ -204,9 +204,9 @@ def test_names_and_built_models_cost_as_their_configuration(function):
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        ("vit_base_patch16_224", r"Did you mean ViT-B/16 with image_size=224\?"),
-        (None, "Expected a name such as 'ViT-B/16', a configuration or a model.*Received: None"),
-        (keras.layers.Dense(3), "Expected a name such as .*Dense"),
+        ("vit_base_patch16_224", "ViT-B/16 .*image_size=224"),
+        (None, "'ViT-B/16'.*: None"),
+        (keras.layers.Dense(3), "name such as .*Dense"),
     ],
 )
 def test_what_has_no_cost(model, said):
@@ -334,7 +334,7 @@ def test_activations_grow_with_the_batch():
     config = get_variant("ViT-B/16")
     assert cost.activation_bytes(config, 32) == 32 * cost.activation_bytes(config, 1)
     assert cost.activation_bytes(config, 2, "bfloat16") < cost.activation_bytes(config, 2)
-    with pytest.raises(ValueError, match="float32, bfloat16, float16. Received: 'int8'"):
+    with pytest.raises(ValueError, match="float16.*'int8'"):
         cost.activation_bytes(config, 1, "int8")
 
 
@@ -360,5 +360,5 @@ def test_training_bytes_are_those_of_the_optimizers():
         state = {"weights": 4 * numbers, "gradients": 4 * numbers, "optimizer": slots}
         assert cost.state_bytes(config, name) == state
         assert cost.state_bytes(config, name, ema=True) == state | {"average": 4 * numbers}
-    with pytest.raises(ValueError, match="sgd, adamw. Received: 'lion'"):
+    with pytest.raises(ValueError, match="adamw.*'lion'"):
         cost.training_bytes(config, "lion")

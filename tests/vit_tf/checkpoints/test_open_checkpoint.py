@@ -93,7 +93,7 @@ def test_from_model_to_model(config):
 
 
 CONTRADICTIONS = {
-    "width": ({"hidden_size": 24}, "hidden_size=24, the arrays of .* have 12"),
+    "width": ({"hidden_size": 24}, "hidden_size=24.* 12"),
     "depth": ({"layers": 3}, "layers=3"),
     "grid": ({"image_size": [100, 100]}, r"grid=\(25, 25\)"),
     "stem": ({"stem": [1], "patch_size": 1}, "patch_size=1"),
@@ -110,7 +110,7 @@ def test_a_sidecar_that_contradicts_the_arrays(kind, tmp_path):
         fields = sidecar["config"] | fields
     (tmp_path / "model.npz.json").write_text(json.dumps(sidecar | {"config": fields}))
     with open_checkpoint(path) as checkpoint:
-        with pytest.raises(ValueError, match=f"model.npz.json .*{words}.*Restore or delete"):
+        with pytest.raises(ValueError, match=f"npz.json .*{words}.*delete"):
             checkpoint.config  # noqa: B018 - a property that raises
 
 
@@ -120,7 +120,7 @@ def test_old_names_in_a_sidecar_are_named(tmp_path):
     file = tmp_path / "model.npz.json"
     file.write_text(file.read_text().replace("stage_depths", "units"))
     with open_checkpoint(path) as checkpoint:
-        with pytest.raises(ValueError, match="model.npz.json: .*units.*stage_depths"):
+        with pytest.raises(ValueError, match="units.*stage_depths"):
             checkpoint.config  # noqa: B018 - a property that raises
 
 
@@ -132,5 +132,5 @@ def test_preprocessing_for_another_model(tmp_path):
     file.write_text(json.dumps(sidecar))
     with open_checkpoint(path) as checkpoint:
         assert checkpoint.config == tiny.config()
-        with pytest.raises(ValueError, match=r"json prepares images of \(8, 8\), the model reads"):
+        with pytest.raises(ValueError, match=r"json .*\(8, 8\), the model"):
             checkpoint.preprocessing  # noqa: B018 - a property that raises

@@ -242,7 +242,7 @@ def test_square_config_without_sidecar(tmp_path):
     path = saved(model, tmp_path / "model.npz", sidecar=False)
     assert infer_config(path) == model.config
     path = saved(tiny.shared(), tmp_path / "other.npz", sidecar=False)
-    with pytest.raises(ValueError, match="6 patch positions.*sidecar"):
+    with pytest.raises(ValueError, match="6 patch.*sidecar"):
         infer_config(path)
 
 

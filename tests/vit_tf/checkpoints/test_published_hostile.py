@@ -314,7 +314,7 @@ def test_damaged_sidecar_is_refused(kind, tmp_path):
 def test_sidecar_that_is_no_file(make, tmp_path):
     path = write(tmp_path / "model.npz", arrays())
     make(tmp_path / "model.npz.json")
-    with pytest.raises(ValueError, match="model.npz.json is not a file. Delete or restore it"):
+    with pytest.raises(ValueError, match="npz.json is not a file"):
         read_sidecar(path)
 
 
@@ -323,7 +323,7 @@ def test_sidecar_that_is_too_large(tmp_path):
     path = write(tmp_path / "model.npz", arrays())
     with open(tmp_path / "model.npz.json", "wb") as file:
         file.truncate(2**30)
-    with pytest.raises(ValueError, match="model.npz.json has 1073741824 bytes. Expected at most"):
+    with pytest.raises(ValueError, match="npz.json .*1073741824"):
         read_sidecar(path)
 
 

@@ -64,7 +64,7 @@ def test_head_modes(case, tmp_path):
 
 def test_an_unknown_head_mode(tmp_path):
     path = saved(tiny.shared(), tmp_path / "model.npz")
-    with pytest.raises(ValueError, match="auto, keep, reset, reset_last. Received: 'drop'"):
+    with pytest.raises(ValueError, match="reset_last.*'drop'"):
         vit_tf.load_npz(tiny.shared(), path, head="drop")
 
 
@@ -108,7 +108,7 @@ def test_positions_are_resized(classifier, prefix, source, target, tmp_path):
 
 @pytest.mark.parametrize("classifier, axial", [("token", False), ("gap", False), ("gap", True)])
 def test_positions_of_rows_and_columns_are_resized_alone(classifier, axial, tmp_path):
-    """The resized table is that of the resized vectors; no sidecar is needed."""
+    """The resized table comes from the resized vectors; no sidecar is needed."""
     fields = {"position_embedding": "learned_2d", "classifier": classifier, "axial": axial}
     donor = tiny.shared(seed=1, image_size=(8, 12), **fields)
     model = tiny.shared(seed=2, image_size=(20, 8), **fields)
@@ -221,8 +221,8 @@ def test_where_the_grid_comes_from(tmp_path):
 @pytest.mark.parametrize(
     "source_grid, words",
     [
-        (None, "neither the 2 x 2 of the model nor a square. Pass source_grid="),
-        ((2, 2), "6 patch positions, which do not fill .*2 x 2"),
+        (None, "2 x 2 .*source_grid="),
+        ((2, 2), "6 patch.*not fill.*2 x 2"),
         ((0, 6), "a grid is .rows, columns."),
         ((2.0, 3), "a grid is"),
         ((6,), "a grid is"),
@@ -251,7 +251,7 @@ def test_a_square_that_is_assumed_is_said(image_size, tmp_path):
     donor = tiny.shared(seed=1, image_size=image_size)
     path = saved(donor, tmp_path / "model.npz", sidecar=False)
     side = round((donor.grid[0] * donor.grid[1]) ** 0.5)
-    words = f"assumed a square of {side} x {side}.*not square.*grid"
+    words = f"{side} x {side}.*not square"
     with pytest.warns(UserWarning, match=words):
         assert vit_tf.load(path).model.grid == (side, side)
     (note,) = vit_tf.load_npz(tiny.shared(seed=2), path).notes

@@ -306,7 +306,7 @@ def test_padded_convolutions_cannot_be_converted(tmp_path):
     preprocessing = vit_tf.Preprocessing(image_size=BIT.image_size, antialias=True, **IMAGENET)
     safetensors_models.save(model, tmp_path, "timm", preprocessing)
     assert safetensors_models.load(tmp_path)[1].preprocessing == preprocessing
-    with pytest.raises(ValueError, match="padded convolutions cannot") as caught:
+    with pytest.raises(ValueError, match="padded convolutions") as caught:
         vit_tf.load_safetensors(model, tmp_path)
     advice = "--set data.mean=0.485,0.456,0.406 --set data.std=0.229,0.224,0.225."
     assert str(caught.value).endswith(advice)

@@ -235,7 +235,7 @@ def test_prefixes_of_wrappers_are_left_out_and_noted(layout, config, prefix, tmp
     [
         ("backbone.", "", None),
         ("model.backbone.", "model.", None),
-        ("model.", "loss.", "without 'model.'.* holds loss.head"),
+        ("model.", "loss.", "'model.'.*loss.head"),
     ],
 )
 def test_a_head_beside_the_prefix(prefix, of_head, words, tmp_path):
@@ -250,7 +250,7 @@ def test_a_head_beside_the_prefix(prefix, of_head, words, tmp_path):
         tmp_path, lambda tensors: {renamed(name): value for name, value in tensors.items()}
     )
     if words:
-        with pytest.raises(ValueError, match="num_classes is 5.* has none.*Rename .* head.weight "):
+        with pytest.raises(ValueError, match="5.*none.*head.weight "):
             safetensors_models.load(tmp_path)
         safetensors_models.change(tmp_path / "config.json", num_classes=0)
         with pytest.raises(ValueError, match=words):

@@ -20,8 +20,8 @@ CUSTOM_STEM = {"stage_depths": (1,), **EPSILONS}
         ("huggingface", tiny.config(classifier="gap"), "class token"),
         ("huggingface", tiny.config(representation_size=7), "either a tanh layer"),
         ("timm", tiny.config(representation_size=7), "no tanh layer"),
-        ("timm", tiny.config(layer_norm_epsilon=1e-5), "layer_norm_epsilon is 1e-06"),
-        ("timm", tiny.config(stem=(), image_size=32), "stem.group_norm_epsilon is 1e-05"),
+        ("timm", tiny.config(layer_norm_epsilon=1e-5), "layer_norm_eps.*1e-06"),
+        ("timm", tiny.config(stem=(), image_size=32), "group_norm_epsilon.*1e-05"),
         (
             "timm",
             tiny.config(stem=CUSTOM_STEM | {"variance_epsilon": 0.0}, image_size=16),
@@ -87,7 +87,7 @@ def test_an_epsilon_that_timm_cannot_read_is_set_there(tmp_path, config, field, 
     [
         ((11, 15), (), {}, "the model reads"),
         ((11, 14), ("a", "b"), {}, "2 labels for 5 classes"),
-        ((11, 14), (), {"cls": (1, 1, 13)}, r"cls has shape \(1, 1, 13\), expected \(1, 1, 12\)"),
+        ((11, 14), (), {"cls": (1, 1, 13)}, r"cls .*1, 13\).*1, 12\)"),
         ((11, 14), (), {"more": (3,)}, "more"),
     ],
 )

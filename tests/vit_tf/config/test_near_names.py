@@ -43,7 +43,7 @@ def test_a_synonym_is_the_only_answer():
     [("bf16", "mixed_bfloat16"), ("FP16", "mixed_float16"), ("fp32", "float32")],
 )
 def test_dtypes_of_other_projects(dtype, policy):
-    with pytest.raises(ValueError, match=f"Unknown dtype policy '{dtype}'. Did you mean {policy}"):
+    with pytest.raises(ValueError, match=f"'{dtype}'.*{policy}"):
         vit_tf.create_model("ViT-Ti/16", dtype=dtype)
 
 
@@ -72,7 +72,7 @@ def test_keywords_of_other_projects(field, said):
 
 
 def test_a_keyword_of_another_project_without_a_field_in_this_family():
-    with pytest.raises(ValueError, match="'depth'. Models of this family have no layers. Known"):
+    with pytest.raises(ValueError, match="'depth'.*no layers"):
         vit_tf.create_model("BiT-R50x1", depth=3)
 
 

@@ -11,6 +11,10 @@ from tests.vit_tf import tiny
 from vit_tf.config import StemConfig, ViTConfig
 from vit_tf.config.vit import POSITION_EMBEDDINGS, POSITION_INJECTIONS
 
+INTEGERS = ("hidden_size", "mlp_size", "layers", "heads", "patch_size", "num_classes")
+NUMBERS = ("dropout", "attention_dropout", "stochastic_depth", "layer_norm_epsilon", "head_bias")
+NOT_FINITE = (math.nan, math.inf, -math.inf)
+
 # For every field a valid value other than the default.
 OTHER = {
     "hidden_size": 16,
@@ -135,21 +139,22 @@ def test_grid_leaves_incomplete_patches_out(size, patch, grid):
         ("representation_size", 0, "from 1 to"),
         ("image_size", 0, "from 1 to"),
         ("image_size", (0, 8), "from 1 to"),
-        ("image_size", (8,), "height, width"),
-        ("image_size", (8, 8, 3), "height, width"),
-        ("image_size", (3, 80), "smaller than one patch: patch_size=4"),
-        ("hidden_size", 16, "=16 is not a multiple of heads=3"),
+        *(("image_size", x, "height, width") for x in ((8,), (8, 8, 3), None, 3.5, "224", {})),
+        ("image_size", (3, 80), "one patch.*patch_size=4"),
+        ("hidden_size", 16, "16 .*heads=3"),
         *((n, 1.0, r"\[0, 1\)") for n in ("dropout", "attention_dropout", "stochastic_depth")),
         *((n, -0.1, "-0.1") for n in ("dropout", "attention_dropout", "stochastic_depth")),
         ("dropout", math.nan, "finite"),
+        # JSON files may hold NaN and Infinity.
+        *((n, x, "") for n in ("layer_norm_epsilon", "head_bias") for x in NOT_FINITE),
         ("dropout", 10**400, "finite and below 1e300"),
-        ("hidden_size", 10**400, "from 1 to 131072. Received: a longer number"),
+        ("hidden_size", 10**400, "131072.*longer number"),
         ("layer_norm_epsilon", 0.0, "above 0"),
-        ("classifier", "cls", "token, gap, map, unpooled. Received: 'cls'"),
-        ("position_embedding", "sinusoidal", "none. Received: 'sinusoidal'"),
-        ("position_injection", "all", "every_layer, every_layer_shared. Received: 'all'"),
-        ("activation", "gelu", "gelu_tanh, gelu_erf. Received: 'gelu'"),
-        ("implementation", "cuda", "auto, compiled, reference. Received: 'cuda'"),
+        ("classifier", "cls", "unpooled.*'cls'"),
+        ("position_embedding", "sinusoidal", "none.*'sinusoidal'"),
+        ("position_injection", "all", "every_layer.*'all'"),
+        ("activation", "gelu", "gelu_erf.*'gelu'"),
+        ("implementation", "cuda", "compiled.*'cuda'"),
     ],
 )
 def test_values_out_of_range(name, value, words):
@@ -157,44 +162,18 @@ def test_values_out_of_range(name, value, words):
         tiny.config(**{name: value})
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("name", ["layer_norm_epsilon", "head_bias"])
-def test_numbers_are_finite(name, value):
-    """JSON files may hold NaN and Infinity, which a configuration must reject."""
-    with pytest.raises(ValueError, match=name):
-        tiny.config(**{name: value})
-
-
-@pytest.mark.parametrize("value", [2.0, "2", True, (2,)])
 @pytest.mark.parametrize(
-    "name", ["hidden_size", "mlp_size", "layers", "heads", "patch_size", "num_classes"]
-)
-def test_integers_of_another_type(name, value):
-    with pytest.raises(TypeError, match=f"{name} must be an int. Received: "):
-        tiny.config(**{name: value})
-
-
-@pytest.mark.parametrize("value", ["0.1", None, True, [0.1]])
-@pytest.mark.parametrize(
-    "name", ["dropout", "attention_dropout", "stochastic_depth", "layer_norm_epsilon", "head_bias"]
-)
-def test_numbers_of_another_type(name, value):
-    with pytest.raises(TypeError, match=f"{name} must be a number. Received: "):
-        tiny.config(**{name: value})
-
-
-@pytest.mark.parametrize(
-    "value, error, words",
+    "name, value, words",
     [
-        *((value, ValueError, r"an int or \(height, width\)") for value in (None, 3.5, "224")),
-        ({"height": 8}, ValueError, r"an int or \(height, width\)"),
-        ((8.0, 8), TypeError, r"an int. Received: 8.0 \(float\)"),
-        ((True, True), TypeError, r"an int. Received: True \(bool\)"),
+        *((n, x, "an int") for n in INTEGERS for x in (2.0, "2", True, (2,))),
+        *((n, x, "a number") for n in NUMBERS for x in ("0.1", None, True, [0.1])),
+        ("image_size", (8.0, 8), r"int.*8.0 \(float\)"),
+        ("image_size", (True, True), r"int.*True \(bool\)"),
     ],
 )
-def test_image_size_of_another_type(value, error, words):
-    with pytest.raises(error, match=f"image_size must be {words}"):
-        tiny.config(image_size=value)
+def test_values_of_another_type(name, value, words):
+    with pytest.raises(TypeError, match=f"{name} .*{words}"):
+        tiny.config(**{name: value})
 
 
 @pytest.mark.parametrize("unknown, near", [("layer", "layers"), ("hiddensize", "hidden_size")])
@@ -205,32 +184,21 @@ def test_unknown_fields_name_the_near_ones(unknown, near):
         lambda: tiny.config().replace(**{unknown: 3}),
         lambda: vit_tf.create_model("ViT-Ti/16", **{unknown: 3}),
     ):
-        with pytest.raises(ValueError, match=f"field '{unknown}'.*Did you mean {near}"):
+        with pytest.raises(ValueError, match=f"'{unknown}'.*{near}"):
             refuse()
 
 
 def test_an_unknown_field_like_nothing_lists_all():
-    with pytest.raises(ValueError, match="'zzz'. Known fields: .*'stochastic_depth'"):
+    with pytest.raises(ValueError, match="'zzz'.*stochastic_depth"):
         tiny.config().replace(zzz=1)
 
 
-@pytest.mark.parametrize("fields", [{}, {"hidden_size": 8}])
-def test_missing_fields_are_named(fields):
-    with pytest.raises(ValueError, match="needs the fields .*'layers'"):
-        ViTConfig.from_dict(fields)
-
-
-@pytest.mark.parametrize("fields", [None, 5, "ViT-B/16", ["hidden_size"]])
-def test_from_dict_refuses_what_is_no_dictionary(fields):
-    """Values that a hostile sidecar may have in place of the configuration."""
-    words = "A ViTConfig is made of a dictionary of its fields. Received: "
+@pytest.mark.parametrize("fields", [{}, {"hidden_size": 8}, None, 5, "ViT-B/16", ["hidden_size"]])
+def test_from_dict_needs_all_fields(fields):
+    """A hostile sidecar may have other values in place of the configuration."""
+    words = "fields .*'layers'" if isinstance(fields, dict) else "ViTConfig.*dictionary"
     with pytest.raises(ValueError, match=words):
         ViTConfig.from_dict(fields)
-
-
-def test_positions_of_rows_and_columns_need_two_parts():
-    with pytest.raises(ValueError, match="needs an even hidden_size: 9"):
-        tiny.config(position_embedding="learned_2d", hidden_size=9)
 
 
 @pytest.mark.parametrize("kind", POSITION_EMBEDDINGS)
@@ -242,21 +210,21 @@ def test_injections_without_meaning_are_refused(kind, injection):
     refused |= {("sincos_2d", "every_layer")}
     fields = {"position_embedding": kind, "position_injection": injection}
     if (kind, injection) in refused:
-        words = rf"{kind} .*position_injection.* Received: {injection}\."
-        with pytest.raises(ValueError, match=words):
+        with pytest.raises(ValueError, match=rf"{kind} .*injection.*{injection}\."):
             tiny.config(**fields)
     else:
         assert tiny.config(**fields).position_injection == injection
 
 
 @pytest.mark.parametrize(
-    "fields", [{"position_embedding": "relative"}, {"position_injection": "every_layer"}], ids=str
+    "fields, words",
+    [
+        ({"position_embedding": "learned_2d", "hidden_size": 9}, "even hidden_size: 9"),
+        ({"position_embedding": "sincos_2d", "hidden_size": 6}, "multiple of 4"),
+        ({"position_embedding": "relative", "axial": True}, "stem .*axial=false"),
+        ({"position_injection": "every_layer", "axial": True}, "stem .*axial=false"),
+    ],
 )
-def test_axial_models_have_positions_in_the_stem(fields):
-    with pytest.raises(ValueError, match="in the stem only.* set axial=false"):
-        tiny.config(axial=True, **fields)
-
-
-def test_fixed_positions_need_four_parts():
-    with pytest.raises(ValueError, match="multiple of 4"):
-        tiny.config(position_embedding="sincos_2d", hidden_size=6)
+def test_positions_that_do_not_fit_the_other_fields(fields, words):
+    with pytest.raises(ValueError, match=words):
+        tiny.config(**fields)

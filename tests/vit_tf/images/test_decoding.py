@@ -126,7 +126,7 @@ def test_odd_files_become_what_is_documented(name, in_graph):
 @pytest.mark.parametrize("name", UNREADABLE)
 def test_hostile_files_are_refused(name, in_graph):
     _, contents = UNREADABLE[name]
-    text = "claims more than 134,217,728 pixels" if name.startswith("huge") else None
+    text = "134,217,728 pixels" if name.startswith("huge") else None
     for decode in (decode_image, in_graph):
         with pytest.raises(tf.errors.InvalidArgumentError, match=text):
             decode(contents)

@@ -160,8 +160,8 @@ def test_group_norm_normalizes_each_image_alone(norm):
 @pytest.mark.parametrize(
     "fields, words",
     [
-        ({"axis": 0}, "axis must be 1 .height. or 2 .width.. Received: 0"),
-        ({"filters": 10}, "filters=10 is not a multiple of 4"),
+        ({"axis": 0}, "axis .*height.*: 0"),
+        ({"filters": 10}, "filters=10 .* 4"),
     ],
 )
 def test_illegal_arguments(fields, words):
@@ -170,5 +170,5 @@ def test_illegal_arguments(fields, words):
 
 
 def test_an_unknown_side_is_refused():
-    with pytest.raises(ValueError, match="side of axis 2 must be known"):
+    with pytest.raises(ValueError, match="axis 2 .*known"):
         PositionSensitiveAttention(8, heads=2, axis=2).build((None, 4, None, 4))

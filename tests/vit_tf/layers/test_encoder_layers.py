@@ -78,18 +78,18 @@ def test_gelu_forms_differ_as_the_paper_sheet_says():
         (lambda: layers.Dropout(1.0), "rate=1.0"),
         (lambda: layers.StochasticDepth(-0.1), "rate=-0.1"),
         (lambda: layers.PatchEmbedding(4, 12, form="linear"), "form must be .*'linear'"),
-        (lambda: layers.MlpBlock(20, activation="relu"), "gelu_tanh, gelu_erf.*'relu'"),
+        (lambda: layers.MlpBlock(20, activation="relu"), "gelu_erf.*'relu'"),
         (lambda: layers.MultiHeadAttention(5).build((None, 6, 12)), "12 is not .*heads=5"),
         (
             lambda: layers.MultiHeadAttention(3, axis=2, relative_positions=True),
-            "relative_positions need full attention, but axis=2",
+            "relative_pos.*axis=2",
         ),
         (lambda: layers.MultiHeadAttention(3, axis=0), "None, 1 or 2. Received: 0"),
         (
             lambda: layers.MultiHeadAttention(3, axis=1)(
                 np.zeros((1, 2, 3, 12)), taps=("entropy",)
             ),
-            r"taps=\('entropy',\) need full attention, but axis=1",
+            "'entropy'.*axis=1",
         ),
     ],
 )
@@ -100,7 +100,7 @@ def test_illegal_arguments(create, words):
 
 @pytest.mark.parametrize("fields", [{}, {"relative_positions": True}, {"axis": 1}, {"axis": 2}])
 def test_attention_with_dropout_has_bias_axis_and_scale(fields):
-    """It computes the weights itself: those of the op, of which none is dropped here."""
+    """It computes the weights itself. They equal the op's, since none is dropped here."""
     layer = layers.MultiHeadAttention(heads=3, dropout=0.5, **fields)
     shape = (2, 3, 4, 12) if "axis" in fields else (2, 7, 12)
     tokens = np.random.normal(size=shape).astype("float32")

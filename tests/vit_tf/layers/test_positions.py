@@ -45,7 +45,7 @@ def test_fixed_positions_fit_every_grid(kind):
 )
 def test_learned_positions_fit_their_own_grid(kind, advice):
     """Also if the other grid has as many patches."""
-    with pytest.raises(ValueError, match=rf"grid of 2 x 3. Received: grid=\(3, 2\).*{advice}"):
+    with pytest.raises(ValueError, match=rf"2 x 3.*\(3, 2\).*{advice}"):
         built(kind)(tf.zeros((2, 7, 12)), grid=(3, 2))
 
 
@@ -97,7 +97,7 @@ def test_relative_logits_depend_on_the_offset_only():
 def test_relative_logits_refuse_another_number_of_tokens():
     layer = RelativeLogits(heads=3)
     layer.build((None, 7, 12))
-    with pytest.raises(ValueError, match="for 7 tokens. Received: 6 tokens"):
+    with pytest.raises(ValueError, match="7 tokens.* 6 tokens"):
         layer(tf.zeros((2, 6, 12)))
 
 
@@ -147,5 +147,5 @@ def test_resize_of_rectangular_grids(source, target, prefix):
 
 
 def test_resize_refuses_a_table_of_another_size():
-    with pytest.raises(ValueError, match="2 x 3 grid and 1 prefix tokens has 7 rows. Received: 6"):
+    with pytest.raises(ValueError, match="2 x 3 .*7 rows.*: 6"):
         resize_position_table(np.zeros((6, 4)), (2, 3), (4, 4))

@@ -136,14 +136,14 @@ def test_names_of_blocks():
 @pytest.mark.parametrize("taps", [("entropy",), ("class_row", "distance")])
 def test_taps_are_refused(taps):
     model = tiny.shared(**tiny.AXIAL)
-    with pytest.raises(ValueError, match=r"statistics of full attention.*attention_maps") as caught:
+    with pytest.raises(ValueError, match="full .*attention_maps") as caught:
         model.encode(model.embed(tiny.images()), taps=taps)
     assert "\n" not in str(caught.value)
 
 
 def test_axial_is_a_bool():
     for value in (1, "true", None):
-        with pytest.raises(TypeError, match="axial must be true or false"):
+        with pytest.raises(TypeError, match="axial .*true or false"):
             tiny.config(axial=value)
 
 

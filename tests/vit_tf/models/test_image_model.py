@@ -87,7 +87,7 @@ def test_input_and_output_are_those_of_the_model(family):
     assert model.input_shape == (None, *model.config.image_size, 3)
     assert model.output_shape == (None, 5)
     assert model.compute_output_shape((4, *model.config.image_size, 3)) == (4, 5)
-    with pytest.raises(ValueError, match="This model reads images of"):
+    with pytest.raises(ValueError, match="reads images of"):
         model(keras.Input((8, 8, 3)))
 
 
@@ -123,9 +123,9 @@ def test_features_by_name(family):
 
 def test_unknown_features_have_near_names():
     model = create("hybrid")
-    with pytest.raises(ValueError, match=r"no layer 'stage_1'. Did you mean stage1"):
+    with pytest.raises(ValueError, match="'stage_1'.*stage1"):
         vit_tf.feature_model(model, ["stage_1"])
-    with pytest.raises(ValueError, match=r"no layer 'zzz'. Expected some of stem, .*block1_unit1"):
+    with pytest.raises(ValueError, match="'zzz'.*stem.*block1_unit1"):
         vit_tf.feature_model(model, ["block_0", "zzz"])
 
 
@@ -233,7 +233,7 @@ def test_an_export_with_compiled_ops_says_so(tmp_path):
     if not custom_ops.is_compiled():
         pytest.skip("needs the compiled ops")
     model = vit_tf.create_model(tiny.config(layers=1, implementation="compiled"))
-    with pytest.warns(UserWarning, match="implementation='compiled'.* -m pipelines.export"):
+    with pytest.warns(UserWarning, match="compiled'.*pipelines.export"):
         model.export(tmp_path / "model", verbose=False)
     assert "VitAttention" in graph_ops(tmp_path / "model")
 

@@ -103,7 +103,7 @@ def test_description_names_blocks_ops_and_precision():
     [
         (tiny.AXIAL, "axial attention"),
         ({"position_embedding": "relative"}, "relative positions"),
-        ({"dtype": "mixed_float16"}, "float16 is not covered; the precisions are float32 and bf"),
+        ({"dtype": "mixed_float16"}, "float16.*float32 and bf"),
     ],
 )
 def test_what_cannot_be_packed_is_refused_with_its_reason(fields, reason):
@@ -120,7 +120,7 @@ def test_other_models_are_refused():
         (vit_tf.feature_model(vit, ["norm"]), "Functional"),
         (vit_tf.pack_model(vit), "PackedModel"),
     ):
-        with pytest.raises(ValueError, match=f"cannot be packed: its class is {name}, and only a"):
+        with pytest.raises(ValueError, match=f"packed: .*class is {name}"):
             vit_tf.pack_model(model)
 
 
@@ -129,12 +129,12 @@ def test_the_op_of_a_model_needs_the_library():
     images = tf.constant(tiny.images(dtype="uint8"))
     with custom_ops.implementation("reference"):
         assert not model_op.is_compiled()
-        with pytest.raises(ValueError, match="needs the compiled library. Call it where is_comp"):
+        with pytest.raises(ValueError, match="compiled library.*is_comp"):
             model_op.model(images, 1, 0, plan, pooling="token", has_head=True)
 
 
 def test_training_is_refused():
-    with pytest.raises(ValueError, match="training=True: packed weights are for inference"):
+    with pytest.raises(ValueError, match="training=True: packed"):
         vit_tf.pack_model(tiny.shared())(tf.constant(tiny.images()), training=True)
 
 

@@ -79,5 +79,5 @@ def test_files_do_not_know_of_it():
     config = tiny.config(**BLOCKS)
     assert config.to_dict() == tiny.config().to_dict()
     assert vit_tf.ViTConfig.from_dict(config.to_dict() | BLOCKS) == tiny.config()
-    with pytest.raises(ValueError, match="recompute must be one of none, blocks"):
+    with pytest.raises(ValueError, match="recompute .*none, blocks"):
         tiny.config(recompute="all")

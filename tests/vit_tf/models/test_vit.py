@@ -212,10 +212,10 @@ def test_grid_and_prefix():
 @pytest.mark.parametrize(
     "count, grid, words",
     [
-        (5, None, "2 x 3 has 6 patches. Received: 5"),
-        (6, (2, 2), "2 x 2 has 4 patches. Received: 6"),
-        (8, (2, 4), r"grid of 2 x 3. Received: grid=\(2, 4\)"),
-        (6, (3, 2), r"grid of 2 x 3. Received: grid=\(3, 2\)"),
+        (5, None, "6 patches.*: 5"),
+        (6, (2, 2), "2 x 2 .*4 patches.*: 6"),
+        (8, (2, 4), r"2 x 3.*grid=\(2, 4\)"),
+        (6, (3, 2), r"2 x 3.*grid=\(3, 2\)"),
     ],
 )
 @pytest.mark.parametrize(
@@ -271,17 +271,13 @@ def test_create_model_takes_names_configs_and_fields():
     "name, fields, words",
     [
         ("ViT-B/17", {}, "Unknown model 'ViT-B/17'. Did you mean .*ViT-B/1"),
-        ("ViT-Ti/16", {"hiden_size": 8}, "Unknown model field 'hiden_size'.*hidden_size"),
-        ("ViT-Ti/16", {"heads": 5}, "hidden_size=192 is not a multiple of heads=5"),
+        ("ViT-Ti/16", {"hiden_size": 8}, "'hiden_size'.*hidden_size"),
+        ("ViT-Ti/16", {"heads": 5}, "192 .*heads=5"),
+        (None, {}, r"Received: None \("),
+        (5, {}, r"Received: 5 \("),
+        ({"hidden_size": 8}, {}, r"Received: {'hidden_size': 8} \("),
     ],
 )
 def test_create_model_refuses(name, fields, words):
     with pytest.raises(ValueError, match=words):
         vit_tf.create_model(name, **fields)
-
-
-@pytest.mark.parametrize("name", [None, 5, {"hidden_size": 8}])
-def test_create_model_refuses_what_is_no_name(name):
-    words = re.escape(f"a name such as 'ViT-B/16', or a configuration. Received: {name!r} (")
-    with pytest.raises(ValueError, match=words):
-        vit_tf.create_model(name)

@@ -81,5 +81,5 @@ def test_words_replace_ids():
 
 
 def test_other_numbers_have_no_names():
-    with pytest.raises(ValueError, match="1000 and 21843 classes. Received: 10"):
+    with pytest.raises(ValueError, match="1000 and 21843.*: 10"):
         class_names(10)

@@ -1,4 +1,4 @@
-"""The npz layout of AxialResNets, of which no files are published: keys are variable paths.
+"""The npz layout of AxialResNets: keys are variable paths. No such files are published.
 
 The docstring of the package describes each function.
 """

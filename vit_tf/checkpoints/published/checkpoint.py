@@ -33,17 +33,14 @@ def as_released(key, array) -> np.ndarray:
 
 
 class PublishedCheckpoint:
-    """An open `.npz` file in the published layout; a `with` block closes it.
+    """An open `.npz` file in the published layout, as in `vit_tf.checkpoints`; `with` closes it.
+
+    `dtypes` is a dict from canonical key to the dtype in the file.
 
     Args:
         path: file name; the sidecar `<path>.json` is read with it.
         mappings: the modules of the published layout of each family, such as `published.vit`.
         config_from_dict: restores a configuration from the dictionary in the sidecar.
-
-    Attributes:
-        shapes: canonical key -> shape.
-        dtypes: canonical key -> dtype in the file.
-        path, layout, notes: see `vit_tf.checkpoints`.
 
     Raises:
         FileNotFoundError: if there is no such file.

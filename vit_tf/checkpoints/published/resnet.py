@@ -1,4 +1,4 @@
-"""The published layout of BiT ResNets (docs/paper.md B.4), and of those with other layers inside.
+"""The published layout of BiT ResNets (docs/paper.md B.4), also with other layers inside.
 
 No files with the layers that take the place of a convolution were published; their arrays have the
 paths of our variables. The docstring of the package describes each function.

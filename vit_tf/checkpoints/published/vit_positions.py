@@ -1,7 +1,7 @@
 """The position embeddings of Vision Transformers in the published layout (docs/paper.md B.2, B.6).
 
 The published files hold one table. Vectors of rows and columns, tables of later blocks and relative
-positions (docs/paper.md D.1) are in no published file; their keys here follow those of the files.
+positions (docs/paper.md D.1) are in no published file; their keys here follow the files' keys.
 """
 
 import math
@@ -45,7 +45,7 @@ def trained_injection(shapes) -> str:
 
 
 def patch_grid(shapes, path, grid, has_token, width):
-    """Rows and columns of the patches: `grid`, those that the arrays show, or a square."""
+    """Rows and columns of the patches: `grid`, the grid that the arrays show, or a square."""
     kind = trained_positions(shapes)
     if kind == "learned_2d":
         return _grid_of_sides(path, shapes, width // 2, grid)
@@ -102,7 +102,7 @@ def read_sides(checkpoint, model, grid, block):
 
 
 def check_relative(checkpoint, model, grid):
-    """Raises if the relative positions of a file are for another grid than that of a model."""
+    """Raises if the relative positions of a file are for another grid than the model's."""
     path, shapes = checkpoint.path, checkpoint.shapes
     patches = _relative_tokens(path, shapes) - int("cls" in shapes)
     rows, columns = grid = _source_grid(path, grid, patches, model.grid)

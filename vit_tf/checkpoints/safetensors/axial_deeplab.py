@@ -13,8 +13,8 @@ import re
 from vit_tf.checkpoints.rule import Rule
 from vit_tf.checkpoints.safetensors import infer_config
 from vit_tf.checkpoints.safetensors.rules import (
-    ReadPlan,
-    WritePlan,
+    ReadRules,
+    WriteRules,
     convolution,
     linear,
     renamed,
@@ -45,7 +45,7 @@ def recognizes(names) -> bool:
     return any(re.fullmatch(r"layer\d+\.\d+\.hight_block\.relative", name) for name in names)
 
 
-def read(path, shapes, folder, own_grid) -> ReadPlan:
+def read(path, shapes, folder, own_grid) -> ReadRules:
     """Plans how to read a file.
 
     Args:
@@ -75,7 +75,7 @@ def read(path, shapes, folder, own_grid) -> ReadPlan:
         notes.append("the preprocessing is not stated: direct resize, no class names")
         preprocessing = infer_config.preprocessing(path, config.image_size, notes)
         classes = Classes()
-    return ReadPlan(
+    return ReadRules(
         config=config,
         preprocessing=preprocessing,
         classes=classes,
@@ -85,7 +85,7 @@ def read(path, shapes, folder, own_grid) -> ReadPlan:
     )
 
 
-def write(config, preprocessing, classes) -> WritePlan:
+def write(config, preprocessing, classes) -> WriteRules:
     """Plans how to write a model.
 
     Raises:
@@ -106,7 +106,7 @@ def write(config, preprocessing, classes) -> WritePlan:
         "pixel_deviation": list(config.pixel_deviation),
         "preprocessing": stored_fields(preprocessing, classes),
     }
-    return WritePlan(_rules(config), {"config.json": settings}, notes)
+    return WriteRules(_rules(config), {"config.json": settings}, notes)
 
 
 def _cannot(reason):

@@ -14,7 +14,7 @@ _MOST_PARTS = 8
 
 
 class SafetensorsCheckpoint(RuleReader):
-    """An open checkpoint of another project; a `with` block closes the file.
+    """An open checkpoint of another project, as in `vit_tf.checkpoints`; `with` closes it.
 
     The constructor checks everything except the values: vit_tf can build the model of `config`, and
     can read every array of it.
@@ -27,15 +27,6 @@ class SafetensorsCheckpoint(RuleReader):
         layouts: for each family of models a dictionary from layout to its module.
         own_grid: (rows, columns) of the model that gets the weights, tried before a square if the
             image size is not stated; None if there is no model yet.
-
-    Attributes:
-        layout: name of the layout, such as "timm".
-        config, trained_config: a `ModelConfig`, with the source's activation and
-            epsilons.
-        grid: (rows, columns) of the position table; None for a model without patches.
-        preprocessing, classes: `Preprocessing` and `Classes` of that model.
-        shapes: canonical key -> shape.
-        path, notes, dtype: see `vit_tf.checkpoints`.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -58,21 +49,21 @@ class SafetensorsCheckpoint(RuleReader):
             shapes = {name: shapes[whole] for name, whole in stored.items()}
             if prefix:
                 file = f"{file} (its names without {prefix!r})"
-            plan = module.read(file, shapes, folder, own_grid)
-            names = {rule.name: plan.aliases.get(rule.name, rule.name) for rule in plan.rules}
-            _check_tensors(file, shapes, plan, names)
+            reading = module.read(file, shapes, folder, own_grid)
+            names = {rule.name: reading.aliases.get(rule.name, rule.name) for rule in reading.rules}
+            _check_tensors(file, shapes, reading, names)
             names = {name: stored[alias] for name, alias in names.items()}
             self._file.check_readable(names.values())
         except BaseException:
             self._file.close()
             raise
-        self.config = self.trained_config = plan.config
-        self.grid = plan.config.grid
-        self.preprocessing, self.classes = plan.preprocessing, plan.classes
-        self.notes = plan.notes
+        self.config = self.trained_config = reading.config
+        self.grid = reading.config.grid
+        self.preprocessing, self.classes = reading.preprocessing, reading.classes
+        self.notes = reading.notes
         if prefix:
             self.notes.append(f"the names of the tensors begin with {prefix!r}, which is left out")
-        super().__init__(plan.rules, lambda name: self._file.read(names[name]))
+        super().__init__(reading.rules, lambda name: self._file.read(names[name]))
 
     def __enter__(self):
         return self
@@ -129,9 +120,9 @@ def _without(prefix, name):
     return name
 
 
-def _check_tensors(path, shapes, plan, names):
+def _check_tensors(path, shapes, reading, names):
     """Raises for missing, misshapen and unused tensors: the model would be another one."""
-    expected = {names[rule.name]: rule.tensor_shape for rule in plan.rules}
+    expected = {names[rule.name]: rule.tensor_shape for rule in reading.rules}
     if missing := [name for name in expected if name not in shapes]:
         raise ValueError(
             f"{path} lacks {summarize(missing)}. The model was not saved as a whole, or vit_tf "
@@ -143,7 +134,7 @@ def _check_tensors(path, shapes, plan, names):
                 f"{path}: {name} has shape {shapes[name]}. Expected {shape}, as in the other "
                 "tensors and config.json."
             )
-    if extra := [name for name in shapes if name not in expected and name not in plan.ignored]:
+    if extra := [name for name in shapes if name not in expected and name not in reading.ignored]:
         raise ValueError(
             f"{path} holds {summarize(extra)}, which vit_tf's models do not have: their logits "
             "would differ from the source's."

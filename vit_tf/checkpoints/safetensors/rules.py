@@ -15,7 +15,7 @@ from vit_tf.preprocessing import Preprocessing
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ReadPlan:
+class ReadRules:
     """How to read a file, from its names, shapes and settings; no tensor is read yet.
 
     Attributes:
@@ -38,7 +38,7 @@ class ReadPlan:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class WritePlan:
+class WriteRules:
     """How a model is written in a layout.
 
     Attributes:

@@ -35,33 +35,33 @@ def write_checkpoint(path, module, config, preprocessing, classes, weights) -> l
             f"The preprocessing makes images of {preprocessing.image_size}, the model reads "
             f"{config.image_size}. They must be equal."
         )
-    plan = module.write(config, preprocessing, classes)
-    _check_arrays(plan, weights.shapes)
-    contents = _encoded(plan.files)
+    writing = module.write(config, preprocessing, classes)
+    _check_arrays(writing, weights.shapes)
+    contents = _encoded(writing.files)
     folder = pathlib.Path(path)
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file. Expected a folder to write the model in.")
     folder.mkdir(parents=True, exist_ok=True)
 
-    rules = {rule.name: rule for rule in plan.rules}
+    rules = {rule.name: rule for rule in writing.rules}
 
     def tensor(name):
-        rule, extra = rules[name], plan.extra
+        rule, extra = rules[name], writing.extra
         arrays = [extra[key] if key in extra else weights.read(key) for key in rule.shapes]
         return rule.to_tensor([np.asarray(array, np.float32) for array in arrays])
 
-    shapes = {rule.name: rule.tensor_shape for rule in plan.rules}
+    shapes = {rule.name: rule.tensor_shape for rule in writing.rules}
     write_safetensors(folder / WEIGHTS_NAME, shapes, tensor)
     for name, content in contents.items():
         write_atomically(folder / name, lambda file, content=content: file.write(content))
-    return plan.notes
+    return writing.notes
 
 
-def _check_arrays(plan, shapes):
-    """Raises unless the arrays of the model are those that the plan writes."""
-    expected = {key: shape for rule in plan.rules for key, shape in rule.shapes.items()}
+def _check_arrays(writing, shapes):
+    """Raises unless the rules write exactly the arrays of the model."""
+    expected = {key: shape for rule in writing.rules for key, shape in rule.shapes.items()}
     given = {key: tuple(shape) for key, shape in shapes.items()}
-    given |= {key: array.shape for key, array in plan.extra.items()}
+    given |= {key: array.shape for key, array in writing.extra.items()}
     if wrong := sorted(key for key in expected | given if expected.get(key) != given.get(key)):
         key = wrong[0]
         raise ValueError(

@@ -26,7 +26,7 @@ class _LocalAttention(HeadsLayer):
         query *= 1 / math.sqrt(channels // self.heads)
         query = self._split_heads(self._blocks(query))
         key, value = (self._split_heads(self._memories(x)) for x in (key, value))
-        # The compiled op takes as many queries as keys, so this is plain TensorFlow.
+        # The compiled op needs equal numbers of queries and keys, so this is plain TensorFlow.
         logits = tf.matmul(query, key, transpose_b=True)
         dtype = wide(logits.dtype)
         is_pixel = self._memories(tf.ones([1, height, width, 1], dtype))

@@ -45,7 +45,7 @@ def find_splits(root, fault) -> dict[str, str]:
 
     Args:
         root: the folder, absolute, or its URL.
-        fault: called with a sentence about each fault, such as other folders beside those of
+        fault: called with a sentence about each fault, such as other folders beside the
             splits; see `FileRules` of `files.py`.
 
     Raises:
@@ -115,7 +115,7 @@ def _without_classes(whole, exact):
 
 
 def _mixture(root, splits, others, called):
-    """A sentence about folders beside those of splits; `called` like splits are some."""
+    """A sentence about folders beside the folders of splits; `called` like splits are some."""
     names = sorted(splits, key=lambda name: split_word(name) not in TRAIN_NAMES)
     way = f"data.name=folder:{splits[names[0]].path}"
     if called:

@@ -13,7 +13,7 @@ import tensorflow as tf
 import custom_ops
 from custom_ops import loader
 from custom_ops.building import build_plan
-from pipelines.cli.doctor import checks, examination
+from pipelines.cli.doctor import correctness, examination
 from pipelines.distribution import onednn
 from pipelines.stored_models import model_source
 from tests.pipelines.process import run_command
@@ -149,7 +149,7 @@ def test_wrong_gradients_are_broken(examine, monkeypatch):
 
 
 def test_nan_is_broken(examine, monkeypatch):
-    monkeypatch.setattr(checks, "_difference", lambda function, source: float("nan"))
+    monkeypatch.setattr(correctness, "_difference", lambda function, source: float("nan"))
     code, found, _ = examine()
     assert code == 1 and len(found["broken"]) == 2
 
@@ -158,7 +158,7 @@ def test_an_op_that_fails_is_broken(examine, monkeypatch):
     def fail(function, source):
         raise tf.errors.InternalError(None, None, "no such kernel")
 
-    monkeypatch.setattr(checks, "_difference", fail)
+    monkeypatch.setattr(correctness, "_difference", fail)
     code, found, err = examine()
     assert code == 1 and "The compiled attention fails: no such kernel" in err
     assert found["ops"]["attention check"] == "failed"

@@ -91,9 +91,9 @@ def test_settings_are_those_of_an_experiment(name):
 
 def test_unknown_names_are_refused():
     for arguments, text in (
-        (("clevr_counts", "train800", "test"), "no task called 'clevr_counts'.*mean clevr_count?"),
-        (("pets", "train1000", "test"), "no split called 'train1000'. Expected one of: train800, "),
-        (("pets", "train800", "validation"), "no split called 'validation'"),
+        (("clevr_counts", "train800", "test"), "'clevr_counts'.*count?"),
+        (("pets", "train1000", "test"), "'train1000'.*train800"),
+        (("pets", "train800", "validation"), "split.*'validation'"),
     ):
         with pytest.raises(UserError, match=text):
             vtab.settings(*arguments)

@@ -57,30 +57,20 @@ def test_names_and_manifest():
 @pytest.mark.parametrize(
     ("images", "labels", "names", "text"),
     [
-        (_random(3, 4, 4, 3) / 255, [0, 1, 1], None, r"float64 \[3, 4, 4, 3\].*np.round"),
+        (_random(3, 4, 4, 3) / 255, [0, 1, 1], None, "float64.*3, 4, 4, 3.*round"),
         (_random(3, 4, 4, 4), [0, 1, 1], None, r"uint8 \[3, 4, 4, 4\]"),
         (_random(3, 4), [0, 1, 1], None, r"uint8 \[3, 4\]"),
         (_random(0, 4, 4, 3), [], None, "no pixels"),
         (_random(3, 0, 4, 3), [0, 1, 1], None, "no pixels"),
-        (_random(3, 4, 4, 3), [0, 1], None, r"for each of 3 images. Received 2: \[0, 1\]"),
+        (_random(3, 4, 4, 3), [0, 1], None, r"3 images.* 2: \[0, 1\]"),
         (_random(3, 4, 4, 3), [0.0, 1.0, 1.0], None, "one integer label"),
-        (_random(3, 4, 4, 3), [[0, 1], 1, [2]], None, "or a list of integer labels, for each"),
-        (_random(2, 4, 4, 3), [[0], [0, 1, 0]], None, "Image 1 of arrays has the label 0 twice"),
-        (_random(2, 4, 4, 3), [[0], [2, 0]], ["a", "b"], "has the label 2. Expected 0 .. 1"),
+        (_random(3, 4, 4, 3), [[0, 1], 1, [2]], None, "list of integer labels"),
+        (_random(2, 4, 4, 3), [[0], [0, 1, 0]], None, "Image 1 .*label 0 twice"),
+        (_random(2, 4, 4, 3), [[0], [2, 0]], ["a", "b"], "label 2.* 0 .. 1"),
         (_random(2, 4, 4, 3), np.array([0, 2**63], np.uint64), ["a"], "Image 1 of arrays has the"),
-        (_random(2, 4, 4, 3), [[0], [2**70]], ["a"], "list of integer labels, for each of 2"),
-        (
-            _random(3, 4, 4, 3),
-            [0, -1, 1],
-            None,
-            r"Image 1 of arrays has the label -1. Expected 0 .. 1",
-        ),
-        (
-            _random(3, 4, 4, 3),
-            [0, 1, 2],
-            ["a", "b"],
-            "Image 2 of arrays has the label 2. Expected 0 .. 1",
-        ),
+        (_random(2, 4, 4, 3), [[0], [2**70]], ["a"], "integer labels.* 2"),
+        (_random(3, 4, 4, 3), [0, -1, 1], None, "Image 1 .*-1.* 0 .. 1"),
+        (_random(3, 4, 4, 3), [0, 1, 2], ["a", "b"], "Image 2 .*label 2.*0 .. 1"),
     ],
 )
 def test_rejects(images, labels, names, text):

@@ -212,7 +212,7 @@ def test_order_of_classes(folder, names, order, expected):
 
 
 def test_the_order_of_classes_belongs_to_folders_and_lists():
-    with pytest.raises(DataError, match="data.class_order=natural numbers the classes of folders"):
+    with pytest.raises(DataError, match="class_order=natural"):
         open_source("digits", "train", rules=FileRules(class_order="natural"))
     data = override(Experiment(), ["data.name=folder:a", "data.class_order=natural"])
     assert override(data, ["data.name=list:b.csv"]).data.class_order == "natural"
@@ -238,14 +238,14 @@ def test_one_class_is_enough_for_lists_of_labels(folder):
 
 
 def test_wrong_files(folder):
-    with pytest.raises(DataError, match=r"list.txt is not a list.*\.csv or \.jsonl"):
+    with pytest.raises(DataError, match=r"list.txt.*\.csv.*\.jsonl"):
         _open(folder, CSV, name="list.txt")
-    with pytest.raises(DataError, match="none.csv cannot be read: No such file"):
+    with pytest.raises(DataError, match="none.csv.*No such file"):
         open_source(f"list:{folder}/none.csv", "train")
     (folder / "dir.csv").mkdir()
     with pytest.raises(DataError, match="dir.csv cannot be read"):
         open_source(f"list:{folder}/dir.csv", "train")
-    with pytest.raises(DataError, match=r"no split 'val'.*train \(3\)"):
+    with pytest.raises(DataError, match=r"'val'.*train \(3\)"):
         _open(folder, CSV, "val")
 
 

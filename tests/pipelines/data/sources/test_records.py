@@ -135,7 +135,7 @@ def test_a_range_is_read_without_the_rest(written, copy):
     source = open_source(f"tfrecord:{copy}", "train")
     expected = open_source(f"tfrecord:{written}", "train").read(range(1, 3))
     _assert_equal(source.read(range(1, 3)), expected)
-    with pytest.raises(DataError, match="split 'train' cannot be read: .*orrupted record") as error:
+    with pytest.raises(DataError, match="'train'.*orrupted record") as error:
         source.read(range(3))
     assert "train-00000-of-00002" in str(error.value)
     assert "\n" not in str(error.value)
@@ -145,14 +145,14 @@ def test_a_range_is_read_without_the_rest(written, copy):
     ("damage", "text"),
     [
         (lambda data: data[:-1], "record 1 of 2 ends beyond"),
-        (lambda data: data[:40], "record 0 of 2 ends beyond its 40 bytes"),
-        (lambda data: data[:31], "its 31 bytes cannot hold the 2 records"),
-        (lambda data: b"", "its 0 bytes cannot hold the 2 records"),
+        (lambda data: data[:40], "record 0 of 2.*40 bytes"),
+        (lambda data: data[:31], "31 bytes.* 2 records"),
+        (lambda data: b"", " 0 bytes.* 2 records"),
         (lambda data: data * 2, "more than the 2 records"),
         (lambda data: b"\xff" * 8 + data[8:], "record 0 of 2 ends beyond"),
         (lambda data: bytes(8) + data[8:], "ends beyond"),
         (lambda data: b"\x1f\x8b" + data, "compressed"),
-        (lambda data: data[:8] + bytes(4) + data[12:], "cannot be read: .*orrupted record"),
+        (lambda data: data[:8] + bytes(4) + data[12:], "orrupted record"),
     ],
 )
 def test_damaged_files(copy, damage, text):
@@ -170,7 +170,7 @@ def test_a_count_takes_no_memory_before_the_file_has_confirmed_it(tmp_path):
     splits = {"train": {"a.tfrecord": 5 * 10**11}, "test": {"a.tfrecord": 6}}
     (tmp_path / "dataset.json").write_text(json.dumps({"labels": ["x"], "splits": splits}))
     for split in ("train", "test+train[:5]"):
-        with pytest.raises(DataError, match="100 bytes cannot hold the 500,000,000,000 records"):
+        with pytest.raises(DataError, match="100 bytes.*500,000,000,000"):
             open_source(f"tfrecord:{tmp_path}", split)
     assert open_source(f"tfrecord:{tmp_path}", "test").num_examples == 6
 
@@ -179,9 +179,9 @@ def test_lost_file(copy):
     source = open_source(f"tfrecord:{copy}", "train")
     (copy / "train-00001-of-00002.tfrecord").unlink()
     assert len(source.read(range(2)).ids) == 2
-    with pytest.raises(DataError, match="train-00001-of-00002.tfrecord cannot be read: No such"):
+    with pytest.raises(DataError, match="00001-of-00002.*No such"):
         source.read(range(1, 3))
-    with pytest.raises(DataError, match="train-00001-of-00002.tfrecord cannot be read: No such"):
+    with pytest.raises(DataError, match="00001-of-00002.*No such"):
         open_source(f"tfrecord:{copy}", "train")
 
 
@@ -209,15 +209,15 @@ def test_a_damaged_record_ends_a_command_wherever_it_is_in_a_window(
 @pytest.mark.parametrize(
     ("features", "text"),
     [
-        ({"image/encoded": b"x"}, "has 0 values of image/class/label. Expected one"),
-        ({"image/class/label": 3}, "or its records lack image/encoded. Write"),
+        ({"image/encoded": b"x"}, "0 values.*class/label"),
+        ({"image/class/label": 3}, "lack image/encoded"),
         ({"image/encoded": b"x", "image/class/label": b"3"}, "Data types don't match"),
-        ({"image/encoded": b"x", "image/class/label": 10}, "record 0 of .* has the label 10"),
-        ({"image/encoded": b"x", "image/class/label": -1}, "the label -1. Expected 0 .. 9"),
-        ({"image/encoded": b"x", "image/class/label": [1, 2]}, "has 2 values.*for lists of labels"),
+        ({"image/encoded": b"x", "image/class/label": 10}, "record 0 .*label 10"),
+        ({"image/encoded": b"x", "image/class/label": -1}, "label -1.* 0 .. 9"),
+        ({"image/encoded": b"x", "image/class/label": [1, 2]}, "2 values.*lists"),
         # In a folder with lists of labels:
-        ({"image/encoded": b"x", "image/class/label": [3, 1, 3]}, "record 0 of .* label 3 twice"),
-        ({"image/encoded": b"x", "image/class/label": [3, 2**40]}, "Expected 0 .. 9, as dataset"),
+        ({"image/encoded": b"x", "image/class/label": [3, 1, 3]}, "record 0 .*label 3 twice"),
+        ({"image/encoded": b"x", "image/class/label": [3, 2**40]}, "0 .. 9, .*dataset"),
     ],
 )
 def test_records_of_another_schema(copy, features, text):
@@ -248,7 +248,7 @@ GOOD = {"labels": ["a", "b"], "splits": {"train": {"x.tfrecord": 3}}}
         (b"[]", 'needs "labels"'),
         ({**GOOD, "labels": "ab"}, 'needs "labels"'),
         ({**GOOD, "labels": ["a", 3]}, 'needs "labels"'),
-        ({**GOOD, "multi_label": 1}, 'needs true or false as "multi_label"'),
+        ({**GOOD, "multi_label": 1}, '"multi_label"'),
         ({**GOOD, "splits": {}}, 'needs "splits"'),
         ({**GOOD, "splits": {"train": ["x"]}}, 'needs "splits"'),
         ({**GOOD, "splits": {"train": {"x": "3"}}}, 'needs "splits"'),
@@ -256,7 +256,7 @@ GOOD = {"labels": ["a", "b"], "splits": {"train": {"x.tfrecord": 3}}}
         ({**GOOD, "splits": {"train": {"x": -1}}}, 'needs "splits"'),
         ({**GOOD, "splits": {"train": {"../x": 1}}}, 'needs "splits"'),
         ({**GOOD, "splits": {"train": {"x": 0}}}, "empty"),
-        ({**GOOD, "splits": {"test": {"x": 1}}}, r"no split 'train'. It has: test \(1\)"),
+        ({**GOOD, "splits": {"test": {"x": 1}}}, r"'train'.*test \(1\)"),
     ],
 )
 def test_wrong_information(tmp_path, info, text):

@@ -116,9 +116,7 @@ def test_the_choice_is_the_definition(fraction, count, monkeypatch):
 
 def test_the_choice_of_each_class_is_the_definition():
     source = stored()  # Squares modulo 4 are 0 or 1.
-    with pytest.raises(
-        DataError, match="'class 2' of .* has 0 images, .*data.per_class. Choose a "
-    ):
+    with pytest.raises(DataError, match="'class 2'.* 0 images"):
         choose(source, per_class=1)
     source = stored(num_classes=2)
     for seed, count in itertools.product((0, 5), (1, 30, 100)):
@@ -127,7 +125,7 @@ def test_the_choice_of_each_class_is_the_definition():
         for label in (0, 1):
             expected = [i for i in by_rank if i**2 % 2 == label][:count]
             assert sorted(i for i in ids_of(part) if i**2 % 2 == label) == sorted(expected)
-    with pytest.raises(DataError, match="has 100 images, .* Set data.per_class to at most 100, or"):
+    with pytest.raises(DataError, match="100 images.*per_class.*100"):
         choose(source, per_class=101)
 
 
@@ -191,7 +189,7 @@ def test_a_part_is_chosen_after_examples_are_left_out(tmp_path, monkeypatch, log
     assert str(whole).endswith(f"with {setting}")
 
     write_json(tmp_path / "list", exclusion(source, ids_of(source)))
-    with pytest.raises(DataError, match="leaves no examples of stored.* Choose another list"):
+    with pytest.raises(DataError, match="no examples.*list"):
         chosen()
 
 
@@ -385,14 +383,14 @@ def test_sizes_need_no_labels():
 
 def test_empty_parts_and_lists_of_labels_are_refused():
     source = stored()
-    with pytest.raises(DataError, match="data.fraction=0.002 of the 200 examples of stored.*none"):
+    with pytest.raises(DataError, match="fraction=0.002 .*200 "):
         choose(source, fraction=0.002)
     source.multi_label = True
-    with pytest.raises(DataError, match="data.per_class=2 needs one class .* Use data.fraction"):
+    with pytest.raises(DataError, match="per_class=2.*fraction"):
         choose(source, per_class=2)
-    with pytest.raises(DataError, match="data.balance=sample needs one class .*data.balance=none"):
+    with pytest.raises(DataError, match="balance=sample.*=none"):
         choose(source, balance="sample")
-    with pytest.raises(DataError, match="data.balance=loss needs one class .*data.balance=none"):
+    with pytest.raises(DataError, match="balance=loss.*=none"):
         subset.balanced_loss(source)
 
 

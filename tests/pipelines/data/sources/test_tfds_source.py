@@ -279,7 +279,7 @@ def test_every_command_reads_the_chosen_label(labels_dir, command, tmp_path):
 
 
 def test_the_label_of_few_shot_evaluations(labels_dir):
-    """Another data set has its own usual label, the run's data set that of the run."""
+    """Another data set has its own usual label, the run's data set the run's label."""
     settings = ("train.few_shot_every=1", "few_shot.shots=1", f"data.data_dir={labels_dir}")
 
     def classes(*assignments):
@@ -479,7 +479,7 @@ def test_folders_on_disk(tmp_path):
 
 def test_unlabeled_split(sharded_dir):
     source = open_source("shards", "unlabeled", sharded_dir)
-    with pytest.raises(DataError, match="'unlabeled'.*without a label"):
+    with pytest.raises(DataError, match="'unlabeled'.*label"):
         source.read(range(1))
 
 
@@ -517,8 +517,8 @@ def test_damaged_and_lost_files(tmp_path):
 
     contents[500] ^= 1
     file.write_bytes(contents)
-    with pytest.raises(DataError, match=r"split 'train' cannot be read .*corrupted record"):
+    with pytest.raises(DataError, match="'train'.*corrupted record"):
         source.read(range(120))
     file.unlink()
-    with pytest.raises(DataError, match=r"shards:2.0.0 .*No such file"):
+    with pytest.raises(DataError, match="shards:2.0.0.*No such"):
         source.read(range(120))

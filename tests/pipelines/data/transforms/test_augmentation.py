@@ -398,15 +398,15 @@ def test_all_changes_in_their_order(photograph):
     ("options", "text"),
     [
         ({"random_erasing": 1.5}, "random_erasing=1.5"),
-        ({"random_erasing_area": (0.0, 0.5)}, r"random_erasing_area=\(0.0, 0.5\)"),
-        ({"random_erasing_aspect": (2.0, 0.5)}, r"random_erasing_aspect=\(2.0, 0.5\)"),
-        ({"color_jitter": (0.4, 0.4, 0.4)}, r"color_jitter=\(0.4, 0.4, 0.4\)"),
+        ({"random_erasing_area": (0.0, 0.5)}, r"erasing_area=\(0.0, 0.5\)"),
+        ({"random_erasing_aspect": (2.0, 0.5)}, r"aspect=\(2.0, 0.5\)"),
+        ({"color_jitter": (0.4, 0.4, 0.4)}, r"jitter=\(0.4, 0.4, 0.4\)"),
         ({"color_jitter": (0.4, 0.4, 0.4, 0.6)}, "0.6"),
         ({"color_jitter": (-0.1, 0.4, 0.4, 0.1)}, "-0.1"),
-        ({"crop": "random"}, "crop=random with crop_resize_to=None"),
-        ({"crop_resize_to": 448}, "crop=inception with crop_resize_to=448"),
-        ({"mixing_steps": -1}, "mixing_steps=-1 is negative"),
-        ({"mixing_epochs": -0.5}, "mixing_epochs=-0.5 is negative"),
+        ({"crop": "random"}, "random.*resize_to=None"),
+        ({"crop_resize_to": 448}, "inception.*resize_to=448"),
+        ({"mixing_steps": -1}, "mixing_steps=-1"),
+        ({"mixing_epochs": -0.5}, "mixing_epochs=-0.5"),
     ],
 )
 def test_rejects(options, text):

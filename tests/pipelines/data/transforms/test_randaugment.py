@@ -321,5 +321,5 @@ def test_magnitude_zero_is_not_the_identity():
 
 @pytest.mark.parametrize(("layers", "magnitude"), [(-1, 10), (2, -1), (2, 41)])
 def test_rejects(layers, magnitude):
-    with pytest.raises(ValueError, match=f"randaugment_layers={layers} .*magnitude={magnitude}"):
+    with pytest.raises(ValueError, match=f"={layers} .*magnitude={magnitude}"):
         Augmentation(randaugment_layers=layers, randaugment_magnitude=magnitude)

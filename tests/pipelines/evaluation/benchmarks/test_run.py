@@ -178,7 +178,7 @@ def test_real_counts_every_image_once(folder, imagenet, make, batch_size):
 
 @pytest.mark.parametrize(("make", "batch_size"), RUNS)
 def test_objectnet_counts_every_image_once(folder, objectnet, make, batch_size):
-    """The top-5 accuracy is above the top-1 accuracy, and that of all classes is lower."""
+    """The top-5 accuracy is above the top-1 accuracy, and the accuracy on all classes is lower."""
     logits, labels, classes = objectnet
     result = _run("objectnet", folder, make, batch_size)
     overlaps = labels > 0

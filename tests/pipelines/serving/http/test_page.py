@@ -84,7 +84,7 @@ def test_names_are_no_html(served):
 
 @pytest.mark.parametrize("form", ["npz", "saved_model"])
 def test_an_answer(models, form):
-    """Its classes are those of REST, its map that of the model; also for a turned photo."""
+    """Its classes equal REST's, its map the model's; also for a turned photo."""
     model, preprocessing, paths = models
     content, upright = sideways()
     with running(open_model(str(paths[form]))) as served:

@@ -41,7 +41,7 @@ def assert_equal(answer, outputs):
 
 
 def test_rows_and_columns(served, model):
-    """With and without the name of the input; the values are those of the signature."""
+    """With and without the name of the input; the signature gives the same values."""
     rows, column = IMAGES.tolist(), {"images": IMAGES.tolist()}
     expected = model.call("serving_default", IMAGES)
     for request in (

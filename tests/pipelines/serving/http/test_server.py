@@ -283,7 +283,7 @@ def _empty(*request):
 
 
 def test_requests_of_the_last_moment_are_answered(monkeypatch):
-    """Also those of connections that nobody has accepted; a client that stays holds nothing."""
+    """Also for connections that nobody has accepted; a client that stays holds nothing."""
     monkeypatch.setattr(server, "_LINGER", 10 * SECONDS)
     for _ in range(5):
         with contextlib.ExitStack() as opened, running_alone(_empty) as served:
@@ -322,7 +322,7 @@ def test_the_address(slow):
         for host, message in (("127.0.0.1", "in use"), ("192.0.2.1", "address")):
             with pytest.raises(UserError, match=f"--host={host} --port={port}: .*{message}"):
                 server.bind(host, port)
-    with pytest.raises(UserError, match="--host=no.such.host.invalid"):
+    with pytest.raises(UserError, match="no.such.host.invalid"):
         server.bind("no.such.host.invalid", 0)
     with server.bind("127.0.0.1", 0) as first:
         made = run.make_server(slow, first, "vit", run.Limits(1, 1, 1, 1))

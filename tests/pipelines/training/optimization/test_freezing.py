@@ -71,7 +71,7 @@ def test_frozen_variables_keep_their_bits_on_every_replica():
     for slots in trainer.optimizer.slots.values():
         assert {path.partition("/")[2] for path in slots} == trained.keys()
 
-    # The norm, which decides about clipping, is that of the other gradients.
+    # The norm, which decides about clipping, covers the other gradients.
     step = tf.constant(0, tf.int64)
     _, gradients = free.gradients({key: tf.constant(x) for key, x in batch.items()}, step)
     by_path = dict(zip(every, gradients, strict=True))
@@ -129,7 +129,7 @@ def test_frozen_kernels_of_a_stem_in_micro_batches():
 
 
 def test_a_frozen_head_of_zeros_is_refused():
-    with pytest.raises(UserError, match="includes head/kernel, which starts with zeros"):
+    with pytest.raises(UserError, match="head/kernel.*zeros"):
         model = tiny.model()
         freeze(model, ["head"], model.head.kernel)
 

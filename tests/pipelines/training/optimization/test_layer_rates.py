@@ -85,11 +85,9 @@ def test_train_only_is_the_opposite_of_freeze():
     assert all(path.startswith(("head/", "block_1/mlp/")) for path in trained)
     assert len(trained) == 6
     assert said[0].startswith(f"frozen: {len(model.weights) - 6} of {len(model.weights)} variables")
-    with pytest.raises(UserError, match="train_only: 'hed' matches no variable.*Did you mean head"):
+    with pytest.raises(UserError, match="train_only: 'hed'.* head"):
         freeze(tiny.model(), (), only=("hed",))
-    with pytest.raises(
-        UserError, match="train_only leaves out head/kernel, which starts with zeros"
-    ):
+    with pytest.raises(UserError, match="train_only .*head/kernel"):
         model = tiny.model()
         freeze(model, (), model.head.kernel, only=("norm",))
 

@@ -1,4 +1,4 @@
-"""Slots and averages of which each replica has a slice, against those that every replica has."""
+"""Slots and averages in slices on the replicas, against whole copies on every replica."""
 
 import itertools
 import math

@@ -130,23 +130,17 @@ def test_the_largest_tensor_of_full_attention_is_not():
 @pytest.mark.parametrize(
     "create, words",
     [
-        (
-            lambda: related_work.StandAloneAttention(2, 4),
-            "kernel_size must be odd. Received: 4",
-        ),
-        (
-            lambda: related_work.LocalAttention2D(2, (4, 4), (1, 3)),
-            r"reach=\(1, 3\) must be at most",
-        ),
-        (lambda: related_work.SparseAttention(3, 6), "heads must be even.* Received: 3"),
-        (lambda: built(related_work.SparseAttention(6, 6)), "8 channels are not .* heads=6"),
-        (lambda: built(related_work.LocalAttention1D(3, 6)), "8 channels are not .* heads=3"),
-        (lambda: built(related_work.StandAloneAttention(8, 3)), "8 channels are not .* heads=16"),
-        (lambda: built(related_work.SqueezeExcite(16)), "8 channels are not .* reduction=16"),
-        (lambda: built(related_work.FullAttention(2), None), r"maps of one size.*\(None, None\)"),
+        (lambda: related_work.StandAloneAttention(2, 4), "kernel_size.*: 4"),
+        (lambda: related_work.LocalAttention2D(2, (4, 4), (1, 3)), r"reach=\(1, 3\)"),
+        (lambda: related_work.SparseAttention(3, 6), "heads.*even.*: 3"),
+        (lambda: built(related_work.SparseAttention(6, 6)), "8 channels.*heads=6"),
+        (lambda: built(related_work.LocalAttention1D(3, 6)), "8 channels.*heads=3"),
+        (lambda: built(related_work.StandAloneAttention(8, 3)), "8 channels.*heads=16"),
+        (lambda: built(related_work.SqueezeExcite(16)), "8 channels.*reduction=16"),
+        (lambda: built(related_work.FullAttention(2), None), r"one size.*\(None, None\)"),
         (
             lambda: built(related_work.AugmentedConvolution(**AUGMENTED | {"value_fraction": 1.0})),
-            "leave no filters to the convolution: attention makes 12 of 12",
+            "no filters.*12 of 12",
         ),
     ],
 )

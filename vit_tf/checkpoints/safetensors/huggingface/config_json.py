@@ -14,7 +14,7 @@ _ACTIVATIONS = {
     "gelu_accurate": "gelu_tanh",
     "gelu_python_tanh": "gelu_tanh",
 }
-# Our key for the two names of one output: the layout has as many outputs as `id2label` has names.
+# Our key for the two names of one output: in the layout each name in `id2label` has an output.
 _BOTH_NAMES = "label_names"
 _RESAMPLING = {0: "nearest", 1: "Lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "Hamming"}
 _RESAMPLE = {"bilinear": 2, "bicubic": 3, "area": 4}

@@ -9,8 +9,8 @@ from vit_tf.checkpoints.published.vit_positions import POSITIONS
 from vit_tf.checkpoints.safetensors import infer_config
 from vit_tf.checkpoints.safetensors.huggingface import config_json
 from vit_tf.checkpoints.safetensors.rules import (
-    ReadPlan,
-    WritePlan,
+    ReadRules,
+    WriteRules,
     convolution,
     linear,
     norm,
@@ -50,7 +50,7 @@ def recognizes(names) -> bool:
     )
 
 
-def read(path, shapes, folder, own_grid) -> ReadPlan:
+def read(path, shapes, folder, own_grid) -> ReadRules:
     """Plans how to read a file.
 
     Args:
@@ -92,7 +92,7 @@ def read(path, shapes, folder, own_grid) -> ReadPlan:
         ignored["pooler."] = "pooler"
     dropped = {name: what for name in shapes for start, what in ignored.items() if _is(name, start)}
     notes += [f"{what} dropped" for what in dict.fromkeys(dropped.values())]
-    return ReadPlan(
+    return ReadRules(
         config=config,
         preprocessing=preprocessing,
         classes=classes,
@@ -103,7 +103,7 @@ def read(path, shapes, folder, own_grid) -> ReadPlan:
     )
 
 
-def write(config, preprocessing, classes) -> WritePlan:
+def write(config, preprocessing, classes) -> WriteRules:
     """Plans how to write a model.
 
     Raises:
@@ -135,7 +135,7 @@ def write(config, preprocessing, classes) -> WritePlan:
         "preprocessor_config.json": config_json.preprocessor_json(preprocessing, notes),
     }
     prefix = "vit." if config.num_classes else ""
-    return WritePlan(_rules(config, prefix), files, notes, extra)
+    return WriteRules(_rules(config, prefix), files, notes, extra)
 
 
 def _rules(config, prefix=""):

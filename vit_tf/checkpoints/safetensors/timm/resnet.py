@@ -2,7 +2,7 @@
 
 from vit_tf.checkpoints.published.resnet import ROOT
 from vit_tf.checkpoints.safetensors import infer_config
-from vit_tf.checkpoints.safetensors.rules import ReadPlan, WritePlan, convolution, norm, renamed
+from vit_tf.checkpoints.safetensors.rules import ReadRules, WriteRules, convolution, norm, renamed
 from vit_tf.checkpoints.safetensors.timm import residual
 from vit_tf.checkpoints.safetensors.timm.config_json import (
     INEXPRESSIBLE_TENSORS,
@@ -38,7 +38,7 @@ def recognizes(names) -> bool:
     return bool({"stem.conv.weight", "stem.conv1.weight"} & set(names))
 
 
-def read(path, shapes, folder, own_grid) -> ReadPlan:
+def read(path, shapes, folder, own_grid) -> ReadRules:
     """Plans how to read a file.
 
     Args:
@@ -63,7 +63,7 @@ def read(path, shapes, folder, own_grid) -> ReadPlan:
         )
     config = _config(path, shapes, stated.image_size, notes)
     infer_config.check_stated_classes(stated.settings, config.num_classes, "head.fc")
-    return ReadPlan(
+    return ReadRules(
         config=config,
         preprocessing=stated.preprocessing(config, notes),
         classes=stated.classes(config.num_classes),
@@ -72,7 +72,7 @@ def read(path, shapes, folder, own_grid) -> ReadPlan:
     )
 
 
-def write(config, preprocessing, classes) -> WritePlan:
+def write(config, preprocessing, classes) -> WriteRules:
     """Plans how to write a model.
 
     Raises:
@@ -101,7 +101,7 @@ def write(config, preprocessing, classes) -> WritePlan:
             fixed_size=False,
         ),
     }
-    return WritePlan(_rules(config), {"config.json": settings}, notes)
+    return WriteRules(_rules(config), {"config.json": settings}, notes)
 
 
 def _rules(config):

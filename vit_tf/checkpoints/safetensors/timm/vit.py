@@ -5,7 +5,7 @@ import re
 
 from vit_tf.checkpoints.published.vit_positions import POSITIONS
 from vit_tf.checkpoints.safetensors import infer_config
-from vit_tf.checkpoints.safetensors.rules import ReadPlan, WritePlan
+from vit_tf.checkpoints.safetensors.rules import ReadRules, WriteRules
 from vit_tf.checkpoints.safetensors.timm import residual
 from vit_tf.checkpoints.safetensors.timm.config_json import (
     INEXPRESSIBLE_TENSORS,
@@ -55,7 +55,7 @@ def recognizes(names) -> bool:
     return "patch_embed.proj.weight" in names
 
 
-def read(path, shapes, folder, own_grid) -> ReadPlan:
+def read(path, shapes, folder, own_grid) -> ReadRules:
     """Plans how to read a file.
 
     Args:
@@ -74,7 +74,7 @@ def read(path, shapes, folder, own_grid) -> ReadPlan:
     heads, activation = heads_and_activation(stated, width, is_hybrid, notes)
     config, class_slot = _config(path, shapes, heads, activation, stated, notes, own_grid)
     infer_config.check_stated_classes(stated.settings, config.num_classes, "head")
-    return ReadPlan(
+    return ReadRules(
         config=config,
         preprocessing=stated.preprocessing(config, notes),
         classes=stated.classes(config.num_classes),
@@ -83,7 +83,7 @@ def read(path, shapes, folder, own_grid) -> ReadPlan:
     )
 
 
-def write(config, preprocessing, classes) -> WritePlan:
+def write(config, preprocessing, classes) -> WriteRules:
     """Plans how to write a model.
 
     Raises:
@@ -119,7 +119,7 @@ def write(config, preprocessing, classes) -> WritePlan:
             fixed_size=True,
         ),
     }
-    return WritePlan(rules(config), {"config.json": settings}, notes, extra)
+    return WriteRules(rules(config), {"config.json": settings}, notes, extra)
 
 
 def heads_and_activation(stated, width, is_hybrid, notes) -> tuple[int, str]:

@@ -56,11 +56,11 @@ def open_sources(data) -> tuple[list[DataSource], list[str]]:
     return sources, faults
 
 
-def check(sources, faults=()) -> dict:
+def find_faults(sources, faults=()) -> dict:
     """Reads and decodes every image of some splits.
 
     Args:
-        sources: `DataSource`s of one data set; the first is that of training, the second, if there
+        sources: `DataSource`s of one data set; the first is for training, the second, if there
             is one, of evaluation.
         faults: sentences about faults of the folders or the list.
 
@@ -128,8 +128,8 @@ def _split(source, counts, sides):
     }
 
 
-def format_check(report) -> str:
-    """Returns the result of `check` as text."""
+def format_faults(report) -> str:
+    """Returns the result of `find_faults` as text."""
     lines = []
     for split in report["splits"]:
         sizes = sorted(split["classes"].items(), key=lambda item: -item[1])

@@ -20,15 +20,15 @@ _OWN, _OTHER = 4, 2
 # (2026-11, 224 x 224 pixels from 900 x 1201), another rule for their centers more than 1.
 MOST_LEVELS = 0.05
 # Largest difference of a logit after the resize, as a part of the largest one. A network may
-# multiply that of its pixels: it is 2e-5 for these 0.006 levels.
+# multiply its pixels' difference: it is 2e-5 for these 0.006 levels.
 RESIZED_TOLERANCE = 1e-3
 # Images in a call.
 _BATCH = 50
 
 
 @dataclasses.dataclass(frozen=True)
-class FileCheck:
-    """The measurements of `check_file`.
+class FileComparison:
+    """The measurements of `compare_file`.
 
     Attributes:
         difference: largest absolute difference of a logit, divided by the largest logit; for
@@ -37,7 +37,7 @@ class FileCheck:
         model_accuracy: the same of the model.
         resized: the same as `difference` for images of another size, which the file resizes; 0 for
             files that resize none, or with `images`.
-        has_random_head: whether the logits were those of a random head.
+        has_random_head: whether a random head computed the logits.
     """
 
     difference: float
@@ -47,7 +47,7 @@ class FileCheck:
     has_random_head: bool = False
 
 
-def check_file(path, loaded, images=None, labels=None) -> FileCheck:
+def compare_file(path, loaded, images=None, labels=None) -> FileComparison:
     """Calls a file in a process that cannot import TensorFlow, and compares it with a model.
 
     Args:
@@ -81,16 +81,16 @@ def check_file(path, loaded, images=None, labels=None) -> FileCheck:
         for answer, logits in zip(answers, expected, strict=True)
     ]
     if images is None:
-        return FileCheck(differences[0], resized=max(differences[1:], default=0.0))
+        return FileComparison(differences[0], resized=max(differences[1:], default=0.0))
     difference = max(differences)
     if labels is None:
-        return FileCheck(difference)
+        return FileComparison(difference)
     found = (np.concatenate(x) for x in ([answer["logits"] for answer in answers], expected))
-    return FileCheck(difference, *(float((x.argmax(axis=1) == labels).mean()) for x in found))
+    return FileComparison(difference, *(float((x.argmax(axis=1) == labels).mean()) for x in found))
 
 
-def check_resize(path, preprocessing) -> float:
-    """Calls the file of `conversion.make_resize` as `check_file` does.
+def compare_resize(path, preprocessing) -> float:
+    """Calls the file of `conversion.make_resize` as `compare_file` does.
 
     Returns:
         The largest difference of a pixel from the model's resize, in levels of 255.

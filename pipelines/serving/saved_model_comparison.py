@@ -26,7 +26,7 @@ _MIN_SCALE = 1e-3
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """The measurements of `check_saved_model`.
+    """The measurements of `compare_saved_model`.
 
     Attributes:
         difference: largest `relative_difference` of all outputs.
@@ -37,7 +37,7 @@ class Comparison:
     load_seconds: float
 
 
-def check_saved_model(
+def compare_saved_model(
     model,
     preprocessing,
     directory,
@@ -58,7 +58,7 @@ def check_saved_model(
         tolerance: largest `relative_difference` that is allowed, see `TOLERANCE`.
         loader: Python file that the process runs before it loads the SavedModel, or None.
         classes: the model's `vit_tf.Classes`; None means unnamed ones, and a softmax.
-        max_pixels: the most pixels of an encoded image, at least those of the model's own images.
+        max_pixels: the most pixels of an encoded image, at least the model's own images' pixels.
 
     Raises:
         RunError: if the process cannot load or run it, or an output differs by more than
