@@ -98,5 +98,4 @@ DATA_SIZE = Study(
     "number of images (Student's interval of the slope).",
     minutes=19,
     run=_run,
-    default=True,
 )

@@ -114,5 +114,4 @@ FEW_SHOT_PROXY = Study(
     "at one rate with all labels of the same images.",
     minutes=4,
     run=_run,
-    default=True,
 )

@@ -50,6 +50,28 @@ def test_a_png_image_is_the_stored_one(stored):
         assert label == labels[place]
 
 
+@pytest.mark.parametrize("side", [2, 1])
+def test_shuffled_digits_have_the_same_squares_in_one_other_order(stored, side):
+    """All images together: what one place has in each of them is what another place had."""
+    splits = tfds.load(f"digits/shuffled-{side}", as_supervised=True)
+    moved, kept = [], []
+    for split, (before, before_labels) in stored.items():
+        images, labels = map(np.stack, zip(*tfds.as_numpy(splits[split]), strict=True))
+        np.testing.assert_array_equal(labels, before_labels)
+        moved.append(images)
+        kept.append(before)
+    moved, kept = (
+        [np.concatenate(x)[:, i : i + side, j : j + side].tobytes() for i, j in _corners(side)]
+        for x in (moved, kept)
+    )
+    assert moved != kept
+    assert sorted(moved) == sorted(kept)
+
+
+def _corners(side):
+    return [(i, j) for i in range(0, 8, side) for j in range(0, 8, side)]
+
+
 def test_splits_are_disjoint_complete_and_balanced():
     indices = np.concatenate([digits.split_indices(split) for split in SIZES])
     np.testing.assert_array_equal(np.sort(indices), np.arange(1797))
