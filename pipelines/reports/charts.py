@@ -1,83 +1,32 @@
 """Charts and heat maps of matplotlib, for the macro `chart` of `templates/blocks.html`."""
 
-import contextlib
-import dataclasses
-import io
-import re
-import textwrap
-import warnings
-
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.ticker import NullFormatter, StrMethodFormatter
 
 from pipelines.errors import counted
+from pipelines.reports import chart_parts as parts
+from pipelines.reports.drawing import CURVES, SOFT, STYLE, TITLE, Chart, finished
 
-# The variables of `report.css` that replace these colors, so that charts have a dark side too.
-_VARIABLES = {
-    "#5b636d": "soft",
-    "#dfe3e8": "line",
-    "#e9ecf0": "grid",
-    "#2a6fc9": "s1",
-    "#c2570c": "s2",
-    "#1d8a66": "s3",
-    "#8a4fbf": "s4",
-}
-_SOFT, _LINE, _GRID, *_CURVES = _VARIABLES
-_DASHES = ("-", "--", ":", "-.")
+_DASHES, _MARKERS = ("-", "--", ":", "-."), "os^DvPX<"
 # Most curves in one chart that differ in color.
-MAX_CURVES = len(_CURVES)
-# Dash and color of each curve; the colors repeat with other dashes.
-_LINES = [
-    (_DASHES[(index + index // MAX_CURVES) % len(_DASHES)], _CURVES[index % MAX_CURVES])
-    for index in range(len(_DASHES) * MAX_CURVES)
-]
+MAX_CURVES = len(CURVES)
 # Most curves in one chart.
-MOST_LINES = len(_LINES)
-# Letters of a line beside a vertical axis.
-_MOST_LETTERS = 34
+MOST_LINES = len(_DASHES) * MAX_CURVES
+# Dash, color and marker of each curve; the colors repeat with other dashes and markers.
+_LINES = [
+    {
+        "ls": _DASHES[(index + index // MAX_CURVES) % len(_DASHES)],
+        "color": CURVES[index % MAX_CURVES],
+        "marker": _MARKERS[(index + index // len(_MARKERS)) % len(_MARKERS)],
+    }
+    for index in range(MOST_LINES)
+]
+# Of dashed lines across the chart, in order.
+_LEVELS = ((0, (6, 3)), (0, (2, 2)), (0, (8, 2, 2, 2)), (0, (1, 3)))
+_CURVES_STYLE = STYLE | {"font.size": 10, "lines.markersize": 5, "lines.markeredgewidth": 0}
 # Most classes of a confusion matrix with numbers in its cells, and with names beside it.
 _MOST_NUMBERS, _MOST_NAMES = 20, 40
-# How the name of a group begins whose rest is shown on hover: matplotlib has no titles.
-_TITLE = "title: "
-_STYLE = {
-    "svg.fonttype": "none",
-    "text.parse_math": False,
-    "text.color": _SOFT,
-    "font.sans-serif": ["DejaVu Sans"],
-    "font.size": 9,
-    "legend.fontsize": 10,
-    "axes.labelcolor": _SOFT,
-    "axes.edgecolor": _LINE,
-    "xtick.color": _LINE,
-    "xtick.labelcolor": _SOFT,
-    "ytick.color": _LINE,
-    "ytick.labelcolor": _SOFT,
-    "grid.color": _GRID,
-    "axes.axisbelow": True,
-    "axes.autolimit_mode": "round_numbers",
-    "axes.xmargin": 0,
-    "axes.ymargin": 0,
-    "legend.frameon": False,
-}
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Chart:
-    """A drawing inside the page.
-
-    Attributes:
-        label: description for readers who cannot see it.
-        width, height: in points.
-        elements: the content of the SVG element; its text is escaped.
-    """
-
-    label: str
-    width: float
-    height: float
-    elements: str
 
 
 def line_chart(curves, x_label, y_label, percent=False, log=False, png=False) -> Chart:
@@ -88,87 +37,75 @@ def line_chart(curves, x_label, y_label, percent=False, log=False, png=False) ->
             `MOST_LINES`; some lines have the same color.
         x_label: name of the horizontal axis.
         y_label: name of the vertical axis.
-        percent: whether `y` are fractions, written as percentages; the axis is within 0 and 100 %.
+        percent: whether `y` are fractions, written as percentages; the axis is within 0 and 100 %,
+            and says where it begins if not at 0.
         log: whether the vertical axis is logarithmic; then `y` are above 0.
         png: whether to return a PNG file instead, as bytes.
 
     Raises:
         ValueError: if a curve has more `x` than `y`, or fewer.
     """
-    with matplotlib.rc_context(_STYLE):
-        figure, axes = _curves_figure()
+    with matplotlib.rc_context(_CURVES_STYLE):
+        figure = Figure((5.4, 2.7), layout="constrained")
+        axes = figure.subplots()
         for index, (x, y) in enumerate(curves.values()):
-            dash, color = _LINES[index]
-            axes.plot(x, y, dash, color=color, clip_on=False)
+            axes.plot(x, y, **_LINES[index], markevery=[], clip_on=False)
         if log:
             axes.set_yscale("log", base=2)
-        if png:  # A page has it as the title.
-            axes.set_ylabel(_wrapped(y_label))
         if all(isinstance(value, int) for x, _ in curves.values() for value in x):
             axes.xaxis.get_major_locator().set_params(integer=True)
-        _finish_curves(figure, axes, list(curves), x_label, y_percent=percent)
-        return _chart(figure, f"{y_label} over {x_label}", png)
+        axes.set_xlabel(x_label)
+        parts.write_numbers(axes.xaxis, False)
+        parts.finish_axes(axes, y_label, percent, png)
+        parts.add_marks(axes, curves, x_label)
+        parts.add_legend(figure, dict(zip(curves, axes.lines, strict=False)))
+        return finished(figure, f"{y_label} over {x_label}", png)
 
 
-def interval_chart(
-    curves, x_label, y_label, *, log=False, joined=True, x_percent=False, png=False
-) -> Chart:
+def interval_chart(  # noqa: PLR0913 - each is one property of the picture
+    curves, x_label, y_label, *, log=False, joined=True, x_percent=False, percent=True,
+    lines=None, categories=None, png=False,
+) -> Chart:  # fmt: skip
     """Points with intervals, as in `line_chart`.
 
+    Curves with a common `x` are drawn a few points beside each other.
+
     Args:
-        curves: name -> `(x, y, half)` of each point; `y` are fractions, and the interval reaches
-            `half` to both sides; 0 draws none. At most `MOST_LINES`.
+        curves: name -> `(x, y, half)` of each point; the interval reaches `half` to both sides; 0
+            draws none. At most `MOST_LINES`.
         x_label: name of the horizontal axis.
         y_label: name of the vertical axis.
         log: whether the horizontal axis is logarithmic.
         joined: whether lines join the points of a curve.
         x_percent: whether `x` are fractions too.
+        percent: whether `y` are fractions, as for `line_chart`; an arrow marks an interval that
+            is cut at 0 or 100 %.
+        lines: name -> `y` of a dashed line across the chart, such as chance; at most 4.
+        categories: names of `x` = 0, 1, 2, ...; then no lines join the points.
         png: as for `line_chart`.
     """
-    with matplotlib.rc_context(_STYLE):
-        figure, axes = _curves_figure()
-        for index, points in enumerate(curves.values()):
-            x, y, halves = (np.array(values, float) for values in zip(*points, strict=True))
-            dash, color = _LINES[index]
-            axes.plot(x, y, ls=dash if joined else "None", color=color, clip_on=False)
-            low, high = np.clip(y - halves, 0, 1), np.clip(y + halves, 0, 1)
-            axes.vlines(x, low, high, color=color, alpha=0.6, lw=1.2, clip_on=False)
-        if log:
-            axes.set_xscale("log")
-            axes.xaxis.set_minor_formatter(NullFormatter())
-        if png:
-            axes.set_ylabel(_wrapped(y_label))
-        _finish_curves(figure, axes, list(curves), x_label, x_percent=x_percent, y_percent=True)
-        return _chart(figure, f"{y_label} over {x_label}", png)
-
-
-def _curves_figure():
-    figure = Figure((5.4, 3.0), layout="constrained")
-    return figure, figure.subplots()
-
-
-def _finish_curves(figure, axes, names, x_label, *, x_percent=False, y_percent=False):
-    """Adds legend, axes and the marks of the points to the lines of a figure."""
-    keys = axes.lines
-    if any(line.get_linestyle() == "None" for line in keys):
-        keys = [Line2D([], [], marker="o", ls="", ms=5, color=line.get_color()) for line in keys]
-    figure.legend(keys, names, loc="outside upper left", ncols=MAX_CURVES)
-    axes.set_xlabel(x_label)
-    axes.grid(axis="y")
-    axes.spines[["left", "top", "right"]].set_visible(False)
-    axes.tick_params(length=0, pad=8)
-    for axis, percent in ((axes.xaxis, x_percent), (axes.yaxis, y_percent)):
-        axis.set_major_formatter(StrMethodFormatter("{x:,g}"))
-        if percent:
-            axis.set_major_formatter(lambda value, _: f"{100 * value:.4g}%")
-    write_x, write_y = (axis.get_major_formatter() for axis in (axes.xaxis, axes.yaxis))
-    for name, line in zip(names, list(axes.lines), strict=True):
-        for x, y in line.get_xydata():
-            title = f"{_TITLE}{name}, {x_label} {write_x(x)}: {write_y(y)}"
-            axes.plot(x, y, "o", ms=3.5, color=line.get_color(), clip_on=False, gid=title)
-    if y_percent:  # The round numbers at the ends of the axis may be beyond any fraction.
-        low, high = axes.get_ylim()
-        axes.set_ylim(max(low, 0.0), min(high, 1.0))
+    lines = lines or {}
+    with matplotlib.rc_context(_CURVES_STYLE):
+        figure = Figure((5.4, 2.7), layout="constrained")
+        axes = figure.subplots()
+        values = [{x for x, *_ in points} for points in curves.values()]
+        parts.place(axes, sorted(set().union(*values)), log, x_percent)
+        if categories is not None:
+            parts.name_places(axes, categories)
+        shifts = parts.shifts(axes, values)
+        for index, (points, shift) in enumerate(zip(curves.values(), shifts, strict=True)):
+            style = _LINES[index] | ({} if joined and categories is None else {"ls": "None"})
+            parts.add_intervals(axes, points, style, shift, percent)
+        for index, y in enumerate(lines.values()):
+            axes.axhline(y, ls=_LEVELS[index], lw=1.2, color=SOFT, zorder=1)
+        axes.set_xlabel(x_label)
+        parts.finish_axes(axes, y_label, percent, png)
+        parts.add_marks(axes, curves, x_label, lines, categories)
+        keys = dict(zip([*curves, *lines], axes.lines, strict=False))
+        if categories is not None and len(curves) == 1:
+            del keys[next(iter(curves))]
+        parts.add_legend(figure, keys)
+        return finished(figure, f"{y_label} over {x_label}" if x_label else y_label, png)
 
 
 def heat_maps(maps, columns, label, low, high, bar=False) -> Chart:
@@ -184,7 +121,7 @@ def heat_maps(maps, columns, label, low, high, bar=False) -> Chart:
     """
     rows = -(-len(maps) // columns)
     height, width = maps.shape[1:]
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         figure = Figure((5.4, 5.0 * rows * height / (columns * width)), layout="compressed")
         figure.get_layout_engine().set(w_pad=0.02, h_pad=0.02, wspace=0, hspace=0)
         axes = figure.subplots(rows, columns, squeeze=False)
@@ -194,7 +131,7 @@ def heat_maps(maps, columns, label, low, high, bar=False) -> Chart:
             image = axis.imshow(values, vmin=low, vmax=high, interpolation="none")
         if bar:
             figure.colorbar(image, ax=axes, ticks=[low, (low + high) / 2, high], aspect=30)
-        return _chart(figure, label)
+        return finished(figure, label)
 
 
 def confusion_matrix(counts, names, step=1, png=False) -> Chart:
@@ -209,8 +146,8 @@ def confusion_matrix(counts, names, step=1, png=False) -> Chart:
         step: number of classes that share a row, for the indices on the axes.
         png: whether to return a PNG file instead, as bytes.
     """
-    with matplotlib.rc_context(_STYLE):
-        return _chart(_confusion_figure(counts, names, step), "confusion matrix", png)
+    with matplotlib.rc_context(STYLE):
+        return finished(_confusion_figure(counts, names, step), "confusion matrix", png)
 
 
 def _confusion_figure(counts, names, step):
@@ -257,13 +194,13 @@ def reliability(bins) -> Chart:
         f", accuracy {100 * accuracy[i]:.1f}%, mean probability {100 * confidence[i]:.1f}%"
         for i in range(count)
     ]
-    with matplotlib.rc_context(_STYLE | {"axes.autolimit_mode": "data"}):
+    with matplotlib.rc_context(STYLE | {"axes.autolimit_mode": "data"}):
         figure = Figure((5.4, 4.6), layout="constrained")
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-        above.plot([0, 1], [0, 1], "--", color=_SOFT, linewidth=1)
+        above.plot([0, 1], [0, 1], "--", color=SOFT, linewidth=1)
         for axes, heights, color in (
-            (above, accuracy, _CURVES[0]),
-            (below, images / images.sum(), _CURVES[2]),
+            (above, accuracy, CURVES[0]),
+            (below, images / images.sum(), CURVES[2]),
         ):
             axes.bar(places, heights, 0.9 * width, color=color)
             axes.set_xlim(0, 1)
@@ -273,12 +210,12 @@ def reliability(bins) -> Chart:
             axes.spines[["left", "top", "right"]].set_visible(False)
             axes.tick_params(length=0, pad=6)
             for bar, title in zip(axes.patches, titles, strict=True):
-                bar.set_gid(f"{_TITLE}{title}")
+                bar.set_gid(f"{TITLE}{title}")
         above.set_ylim(0, 1)
         above.set_ylabel("accuracy")
         below.set_ylabel("images")
         below.set_xlabel("largest probability")
-        return _chart(figure, "accuracy and number of images at each largest probability")
+        return finished(figure, "accuracy and number of images at each largest probability")
 
 
 def heads_chart(values, y_label, line=None, png=False) -> Chart:
@@ -290,25 +227,25 @@ def heads_chart(values, y_label, line=None, png=False) -> Chart:
         line: a value that a dashed line marks, or None.
         png: whether to return a PNG file instead, as bytes.
     """
-    with matplotlib.rc_context(_STYLE):
-        return _chart(_heads_figure(values, y_label, line), f"{y_label} of each head", png)
+    with matplotlib.rc_context(STYLE):
+        return finished(_heads_figure(values, y_label, line), f"{y_label} of each head", png)
 
 
 def _heads_figure(values, y_label, line=None):
     figure = Figure((5.4, 3.0), layout="constrained")
     axes = figure.subplots()
-    for color, heads in zip(_CURVES, values.values(), strict=False):
+    for color, heads in zip(CURVES, values.values(), strict=False):
         layers = np.arange(1, len(heads) + 1)
         axes.plot(layers, heads.mean(axis=1), color=color)
         # Points of two models do not cover each other.
         axes.plot(layers, heads, "o", ms=3, color=color, alpha=0.5, clip_on=False)
     if line is not None:
-        axes.axhline(line, color=_SOFT, linestyle="--", linewidth=1)
+        axes.axhline(line, color=SOFT, linestyle="--", linewidth=1)
     if len(values) > 1:
         means = axes.lines[:: 1 + next(iter(values.values())).shape[1]]
         figure.legend(means[: len(values)], list(values), loc="outside upper left", ncols=2)
     axes.set_xlabel("layer")
-    axes.set_ylabel(_wrapped(y_label))
+    axes.set_ylabel(parts.wrapped(y_label))
     axes.margins(x=0.03)
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_ylim(0)
@@ -320,41 +257,3 @@ def _heads_figure(values, y_label, line=None):
 def colors(values):
     """The colors of `heat_maps`, float `[..., 4]` in [0, 1], of values in [0, 1]."""
     return matplotlib.colormaps["viridis"](values)
-
-
-def _chart(figure, label, png=False):
-    if png:
-        return _png(figure)
-    file = io.StringIO()
-    # Parts that are used again have hashes as names: equal only if the parts are.
-    with matplotlib.rc_context({"svg.hashsalt": label}), _without_font_warnings():
-        figure.savefig(file, format="svg", transparent=True)
-    # The head has addresses of XML name spaces and a style for the whole page.
-    svg = file.getvalue().partition("</defs>")[2].rpartition("</svg>")[0]
-    svg = re.sub(rf'<g id="{_TITLE}([^"]*)"', r"<g><title>\1</title", svg)
-    # Names of groups, which nothing uses, would appear in every chart of a page.
-    svg = re.sub(r'<g id="[^"]*"', "<g", svg)
-    for color, variable in _VARIABLES.items():
-        svg = svg.replace(color, f"var(--{variable})")
-    width, height = 72 * figure.get_size_inches()
-    return Chart(label=label, width=width, height=height, elements=svg)
-
-
-def _png(figure):
-    file = io.BytesIO()
-    with _without_font_warnings():
-        figure.savefig(file, format="png", dpi=200, facecolor="white")
-    return file.getvalue()
-
-
-@contextlib.contextmanager
-def _without_font_warnings():
-    """Ignores names in scripts that matplotlib's font lacks: the browser draws the text."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from font|.* does not support .* nat")
-        yield
-
-
-def _wrapped(label):
-    """A label of a vertical axis in lines that are shorter than the axis."""
-    return textwrap.fill(label, _MOST_LETTERS)

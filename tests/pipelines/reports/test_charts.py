@@ -19,16 +19,35 @@ def _parsed(chart):
     return ParsedPage(TEMPLATES.get_template("blocks.html").module.chart(chart))
 
 
+def _marks(chart):
+    """Title -> shape, number of the color, and position of the mark of each point."""
+    mark = (
+        r'<g><title>([^<]*)</title>(?:(?!<title>).)*?<use xlink:href="(#\w+)" x="([\d.]+)" '
+        r'y="([\d.]+)" style="fill: var\(--s(\d)\)"'
+    )
+    return {
+        title: (shape, int(number), (float(x), float(y)))
+        for title, shape, x, y, number in re.findall(mark, chart.elements, re.DOTALL)
+    }
+
+
 def _points(chart, number):
     """The marks of a curve, `[n, 2]`."""
-    fill = f"fill: var(--s{number})"
-    uses = [use for use in _parsed(chart).all("use") if use["style"].startswith(fill)]
-    return np.array([[float(use["x"]), float(use["y"])] for use in uses])
+    return np.array([place for _, color, place in _marks(chart).values() if color == number])
+
+
+def _paths(chart, color):
+    """The coordinates of each line of a color, and its style."""
+    return [
+        ([float(x) for x in re.findall(r"-?[\d.]+", path["d"])], path["style"])
+        for path in _parsed(chart).all("path")
+        if re.match(rf"fill: none.*stroke: var\(--{color}\)", path.get("style", ""))
+    ]
 
 
 def _ticks(chart):
     """`[n, 2]` of the horizontal, and of the vertical axis: positions and the numbers there."""
-    label = r'text-anchor: {}[^"]*" x="([\d.]+)"[^>]*>([\d.,e{}]+)<'
+    label = r'text-anchor: {}[^"]*" x="([\d.]+)"[^>]*>([\d.,e{}]+%?)<'
     across = re.findall(label.format("middle", _MINUS), chart.elements)
     up = [text for _, text in re.findall(label.format("end", _MINUS), chart.elements)]
     lines = re.findall(r'<path d="M [\d.]+ ([\d.]+)[^"]*"[^>]*var\(--grid\)', chart.elements)
@@ -37,7 +56,8 @@ def _ticks(chart):
 
 
 def _value(text):
-    return float(text.replace(_MINUS, "-").replace(",", ""))
+    value = float(text.strip("%").replace(_MINUS, "-").replace(",", ""))
+    return value / 100 if text.endswith("%") else value
 
 
 def test_curves_are_where_the_axes_say():
@@ -52,25 +72,154 @@ def test_curves_are_where_the_axes_say():
         np.testing.assert_allclose(slope * points[:, axis] + start, values, atol=1e-4 * scale)
 
 
+def _read(ticks, position, log=False):
+    """The value at a position, from the numbers at the axis."""
+    places, values = ticks.T
+    slope, start = np.polyfit(places, np.log(values) if log else values, 1)
+    return np.exp(slope * position + start) if log else slope * position + start
+
+
 @pytest.mark.parametrize("joined", [True, False])
 def test_intervals_reach_to_both_sides(joined):
-    """Ends beyond 0 and 100 % are cut off; points are where a logarithmic axis says."""
+    """Ends beyond 0 and 100 % are cut off, which an arrow marks."""
     points = [(10, 0.5, 0.1), (100, 0.9, 0.2), (1000, 0.7, 0.0)]
     chart = charts.interval_chart({"a": points}, "images", "accuracy", log=True, joined=joined)
     titles = ["a, images 10: 50%", "a, images 100: 90%", "a, images 1,000: 70%"]
     assert _parsed(chart).text("title") == titles
-    (x0, y0), (x1, y1), (x2, y2), *legend = _points(chart, 1)
-    assert len(legend) == (not joined)
+    (x0, y0), (x1, y1), (x2, y2) = _points(chart, 1)
     assert x1 - x0 == pytest.approx(x2 - x1)
-    paths = [each for each in _parsed(chart).all("path") if "stroke: var(--s1)" in each["style"]]
-    through = [[float(x) for x in re.findall(r"[\d.]+", each["d"])] for each in paths]
+    through = [path for path, _ in _paths(chart, "s1")]
     assert (
         any(each == pytest.approx([x0, y0, x1, y1, x2, y2], abs=0.01) for each in through) is joined
     )
     scale = (y0 - y1) / 0.4
-    spans = {each[0]: abs(each[1] - each[3]) / scale for each in through if each[0] == each[2]}
-    assert [*spans] == pytest.approx([x0, x1, x2], abs=0.01)
-    assert [*spans.values()] == pytest.approx([0.2, 0.3, 0.0], abs=1e-3)
+    spans = {
+        each[0]: abs(each[1] - each[3]) / scale
+        for each in through
+        if len(each) == 4 and each[0] == each[2]
+    }
+    assert [*spans] == pytest.approx([x0, x1], abs=0.01)
+    assert [*spans.values()] == pytest.approx([0.2, 0.3], abs=1e-3)
+    ends = [use for use in _parsed(chart).all("use") if "; stroke: var(--s1)" in use["style"]]
+    (arrow,) = [use for use in ends if [x["xlink:href"] for x in ends].count(use["xlink:href"]) < 2]
+    assert float(arrow["x"]) == pytest.approx(x1) and len(ends) == 4
+    assert _read(_ticks(chart)[1], float(arrow["y"])) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("log", [True, False])
+def test_curves_with_a_common_x_are_beside_each_other(log):
+    """Their distance is in points; the values on hover are the given ones."""
+    curves = {
+        "a": [(250, 0.5, 0.1), (64000, 0.8, 0.1)],
+        "b": [(250, 0.5, 0.1), (64000, 0.8, 0.2)],
+        "c": [(16000, 0.7, 0.1)],
+    }
+    chart = charts.interval_chart(curves, "images", "accuracy", log=log)
+    assert [*_marks(chart)] == [
+        f"{name}, images {x:,}: {100 * y:g}%" for name in curves for x, y, _ in curves[name]
+    ]
+    first, second, (third,) = (_points(chart, number) for number in (1, 2, 3))
+    np.testing.assert_allclose(second - first, [[5, 0]] * 2, atol=0.01)
+    across, _ = _ticks(chart)
+    middle = (first + second)[:, 0] / 2
+    np.testing.assert_allclose(_read(across, middle, log), [250, 64000], rtol=1e-3, atol=20)
+    assert _read(across, third[0], log) == pytest.approx(16000, rel=1e-3)
+    for color, points in (("s1", first), ("s2", second)):
+        bars = [
+            path[0] for path, _ in _paths(chart, color) if len(path) == 4 and path[0] == path[2]
+        ]
+        np.testing.assert_allclose(bars, points[:, 0], atol=0.01)
+
+
+def test_close_points_stay_nearer_to_their_own_x():
+    points = [(x, 0.5, 0.1) for x in range(21)]
+    chart = charts.interval_chart({str(number): points for number in range(4)}, "x", "y")
+    first, last = _points(chart, 1)[:, 0], _points(chart, 4)[:, 0]
+    assert (last > first).all() and (last[:-1] < first[1:]).all()
+
+
+@pytest.mark.parametrize("joined", [True, False])
+def test_curves_differ_by_marker_dash_and_color(joined):
+    names = [str(number) for number in range(charts.MOST_LINES)]
+    curves = {name: [(0, 0.5, 0.1), (1, 0.6, 0.1)] for name in names}
+    chart = charts.interval_chart(curves, "x", "y", joined=joined)
+    marks = [mark[:2] for mark in _marks(chart).values()]
+    assert len(set(marks)) == len(names)
+    few = charts.interval_chart({name: curves[name] for name in names[:4]}, "x", "y", joined=joined)
+    shapes = [shape for shape, *_ in _marks(few).values()]
+    assert len(set(shapes)) == 4
+    uses = re.findall(r'<use xlink:href="(#\w+)"', few.elements)
+    assert uses[-4:] == shapes[::2]  # Those of the legend.
+    dashes = {
+        re.sub("var.*?\\)", "", style)
+        for number in range(1, 5)
+        for path, style in _paths(few, f"s{number}")
+        if len(path) == 6  # A key of the legend.
+    }
+    assert len(dashes) == 4 * joined
+
+
+def test_plain_numbers_are_not_cut():
+    points = [(1, 2.5, 0.5), (2, 0.25, 0.5)]
+    chart = charts.interval_chart({"a": points}, "epochs", "loss", percent=False)
+    assert [*_marks(chart)] == ["a, epochs 1: 2.5", "a, epochs 2: 0.25"]
+    assert "%" not in "".join(_parsed(chart).text("text"))
+    _, up = _ticks(chart)
+    bars = [(path[1], path[3]) for path, _ in _paths(chart, "s1") if path[0] == path[2]]
+    np.testing.assert_allclose(
+        [[_read(up, end) for end in bar] for bar in bars], [[2, 3], [-0.25, 0.75]], atol=1e-3
+    )
+    assert up[:, 0].min() <= min(min(bar) for bar in bars)
+
+
+def test_lines_across_have_names_and_values():
+    lines = {"chance": 0.1, "headroom": 0.95}
+    chart = charts.interval_chart({"a": [(1, 0.5, 0.1)]}, "x", "accuracy", lines=lines)
+    page = _parsed(chart)
+    assert {"a", *lines} <= set(page.text("text"))
+    assert page.text("title")[:2] == ["chance: 10%", "headroom: 95%"]
+    drawn = [(path, style) for path, style in _paths(chart, "soft") if len(path) == 4]
+    assert len({style for _, style in drawn}) == len(drawn) == 2
+    values = [[_read(_ticks(chart)[1], path[place]) for place in (1, 3)] for path, _ in drawn]
+    np.testing.assert_allclose(values, [[0.1] * 2, [0.95] * 2], atol=1e-4)
+
+
+@pytest.mark.parametrize("names", [["none", "mixup", "<both>"], ["a" * 40, "bc", "d"]])
+def test_categories_are_named_below_their_points(names):
+    points = [(index, 0.5 + 0.1 * index, 0.05) for index in range(3)]
+    options = {"categories": names, "lines": {"chance": 0.1}}
+    chart = charts.interval_chart({"accuracy": points}, "", "accuracy", **options)
+    page = _parsed(chart)
+    assert [text for text in page.text("text") if text in names] == names
+    assert "accuracy" not in page.text("text") and chart.label == "accuracy"
+    titles = [f"accuracy, {name}: {50 + 10 * index}%" for index, name in enumerate(names)]
+    assert page.text("title") == ["chance: 10%", *titles]
+    assert not [path for path, _ in _paths(chart, "s1") if path[0] != path[2]]
+    distances = np.diff(_points(chart, 1)[:, 0])
+    assert distances[0] == pytest.approx(distances[1]) and distances[0] > 50
+
+
+@pytest.mark.parametrize(("least", "begins"), [(0.25, 0), (0.36, 0), (0.88, 0.8), (0.97, 0.9)])
+def test_the_axis_of_fractions_says_where_it_begins(least, begins):
+    """The end of the interval counts, 10 % below the point."""
+    points = [(1, least, 0.1), (2, 0.98, 0)]
+    chart = charts.interval_chart({"a": points}, "x", "accuracy")
+    first = _ticks(chart)[1][:, 1].min()
+    note = [text for text in _parsed(chart).text("text") if "axis" in text]
+    assert (first == 0) == (begins == 0)
+    assert note == ([f"(axis from {100 * first:g}%)"] if begins else [])
+
+
+def test_long_names_of_curves_stay_within_the_picture():
+    names = [f"a name of a curve that has a number, {number}" for number in range(4)]
+    one, four = (
+        charts.line_chart({name: ([0, 1], [0, 1]) for name in some}, "x", "y")
+        for some in (names[:1], names)
+    )
+    key = r'x="([\d.]+)" y="([\d.]+)"[^>]*>a name'
+    places = np.array(re.findall(key, four.elements), float)
+    assert (places[:, 0] + 5 * len(names[0]) < four.width).all()
+    assert len(set(places[:, 1])) > 1 and four.height > one.height + 10
 
 
 @pytest.mark.parametrize("values", [[1.0, 1.0], [0.0, 0.0], [0.42, 0.99], [0.01, 0.3]])
