@@ -51,7 +51,7 @@ def place(axes, x, log, percent):
 
 def name_places(axes, names):
     """Writes names below 0, 1, 2, ... of the horizontal axis, slanted if they are wide."""
-    letters = int(_WIDTH / len(names) / _LETTER)
+    letters = max(int(_WIDTH / len(names) / _LETTER), 1)
     lines = [textwrap.wrap(name, letters, break_long_words=False) for name in names]
     if all(len(line) <= letters for each in lines for line in each):
         axes.set_xticks(range(len(names)), ["\n".join(each) for each in lines])

@@ -1,5 +1,7 @@
 """Charts and heat maps of matplotlib, for the macro `chart` of `templates/blocks.html`."""
 
+from typing import Any
+
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
@@ -14,7 +16,7 @@ MAX_CURVES = len(CURVES)
 # Most curves in one chart.
 MOST_LINES = len(_DASHES) * MAX_CURVES
 # Dash, color and marker of each curve; the colors repeat with other dashes and markers.
-_LINES = [
+_LINES: list[dict[str, Any]] = [
     {
         "ls": _DASHES[(index + index // MAX_CURVES) % len(_DASHES)],
         "color": CURVES[index % MAX_CURVES],

@@ -132,9 +132,9 @@ def test_curves_with_a_common_x_are_beside_each_other(log):
 
 
 def test_close_points_stay_nearer_to_their_own_x():
-    points = [(x, 0.5, 0.1) for x in range(21)]
-    chart = charts.interval_chart({str(number): points for number in range(4)}, "x", "y")
-    first, last = _points(chart, 1)[:, 0], _points(chart, 4)[:, 0]
+    points = [(x, 0.5, 0.1) for x in range(41)]
+    chart = charts.interval_chart({str(number): points for number in range(3)}, "x", "y")
+    first, last = _points(chart, 1)[:, 0], _points(chart, 3)[:, 0]
     assert (last > first).all() and (last[:-1] < first[1:]).all()
 
 
@@ -220,6 +220,8 @@ def test_long_names_of_curves_stay_within_the_picture():
     places = np.array(re.findall(key, four.elements), float)
     assert (places[:, 0] + 5 * len(names[0]) < four.width).all()
     assert len(set(places[:, 1])) > 1 and four.height > one.height + 10
+    short = charts.line_chart({name: ([0, 1], [0, 1]) for name in "abcd"}, "x", "y")
+    assert short.height == one.height
 
 
 @pytest.mark.parametrize("values", [[1.0, 1.0], [0.0, 0.0], [0.42, 0.99], [0.01, 0.3]])
