@@ -76,7 +76,7 @@ GROUPS = {
         "tests/pipelines/test_training_on_gpu.py",
     ),
     # A Ray cluster; skipped where it is not installed.
-    "ray": ("pipelines/distribution/engine/", "tests/ray/"),
+    "ray": ("pipelines/distribution/engine/", "tests/ray/", "tests/nodes"),
     # All tests of these rooms, without a mark of their own; "research" is behind the fence.
     "research": _room(
         "pipelines/research",
@@ -106,7 +106,7 @@ GROUPS = {
         "tests/pipelines/serving/test_single_file.py",
     ),
     # A SLURM cluster: `make test-slurm`, which `make test-all` runs if a change switches it on.
-    "slurm": ("pipelines/distribution/", "tests/slurm/", "docs/cluster.md"),
+    "slurm": ("pipelines/distribution/", "tests/slurm/", "tests/nodes", "docs/cluster.md"),
     # Exports, conversions and damaged models beyond one of each kind.
     "serving": _room(
         *("pipelines/serving", "pipelines/stored_models/", "tests/pipelines/stored_models/"),

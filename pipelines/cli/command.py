@@ -28,6 +28,7 @@ from pipelines.errors import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
     EXIT_USAGE,
+    EXIT_WORKER_LOST,
     Interrupted,
     RunError,
     UserError,
@@ -217,7 +218,8 @@ def _module():
 
 def _fail(code, message):
     _say(message if code == EXIT_INTERRUPTED else f"error: {message}")
-    if current_group().count > 1:  # Python's own end would wait for the other workers.
+    # Python's own end would wait for the other workers, or for what is left of an engine.
+    if current_group().count > 1 or code == EXIT_WORKER_LOST:
         _end(code, message)
     sys.exit(code)
 

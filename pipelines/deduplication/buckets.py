@@ -36,7 +36,8 @@ class Buckets:
     """
 
     def __init__(self, keys, rows):
-        self._keys, self._rows = keys, rows
+        # A mapped array would be pickled with a copy, also for the memory that processes share.
+        self._keys, self._rows = np.asarray(keys), np.asarray(rows)
         sizes = [np.bincount(quarter, minlength=_VALUES) for quarter in _quarters(keys)]
         self._ends = np.cumsum(sizes, axis=1)
         self._begins = self._ends - sizes

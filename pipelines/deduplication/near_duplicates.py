@@ -201,7 +201,7 @@ def run(
     found, rows = [], [np.zeros(0, np.int64)]
     for source in queries:
         query = Index(source, folder, embedder, is_query=True).fill(stop_if_asked, on)
-        pairs = searcher.pairs(query, stop_if_asked)
+        pairs = searcher.pairs(query, stop_if_asked, on and on[0])
         found.append((query, pairs))
         rows.append(pairs.reference)
         _log.info(

@@ -1,5 +1,6 @@
 """The pairs of a query image and a reference image that are near-duplicates."""
 
+import itertools
 import math
 from typing import NamedTuple
 
@@ -10,11 +11,15 @@ from pipelines.deduplication import embeddings
 from pipelines.deduplication.buckets import Buckets
 from pipelines.deduplication.index import HASHED, UNREADABLE
 from pipelines.deduplication.perceptual_hash import BITS, VIEWS, hamming
+from pipelines.distribution.engine.jobs import blocks
 
 # The distance of pairs without two hashes.
 NO_DISTANCE = BITS + 1
 # Pairs whose embeddings are in memory at a time.
 _AT_ONCE = 4096
+# Keys that a process of an engine searches in one piece, at least: half a minute among those of 14
+# million images.
+_KEYS = 1 << 14
 
 
 # Pairs (view of the query, view of the reference) where images are near; odd rows are mirrored.
@@ -54,7 +59,45 @@ class Hashes(NamedTuple):
     buckets: Buckets  # of view 0 of these images
 
 
-def near_by_hash(query, reference, most, progress=lambda count: None):
+class _HashSearch(NamedTuple):
+    """A job for an engine, see `distribution.engine.jobs.Job`: the pairs of `near_by_hash`.
+
+    Its indices are those of keys: each view of the query, then each of the reference but view 0.
+    The result of a block has each of its pairs once.
+    """
+
+    query: Hashes
+    reference: Hashes
+    most: int
+
+    @property
+    def ranges(self):
+        """The keys of each view, as pairs of the first index and the index after the last."""
+        sizes = VIEWS * [len(self.query.rows)] + (VIEWS - 1) * [len(self.reference.rows)]
+        ends = itertools.pairwise(itertools.accumulate(sizes, initial=0))
+        return [(start, stop) for start, stop in ends if stop > start]
+
+    def open(self):
+        """See `Job.open`."""
+        return self.near
+
+    def near(self, block, progress=lambda count: None):
+        """The pairs of the keys of a block, which belong to one view: rows of both, sorted."""
+        own_keys = VIEWS * len(self.query.rows)
+        is_query = block.start < own_keys
+        side, other = (self.query, self.reference) if is_query else (self.reference, self.query)
+        view, first = divmod(block.start - (0 if is_query else own_keys), len(side.rows))
+        rows = side.rows[first : first + len(block)]
+        keys = side.views[view if is_query else view + 1, rows]
+        pairs = (
+            (rows[own], other.rows[found])
+            for own, found in other.buckets.near(keys, self.most, progress)
+        )
+        ordered = pairs if is_query else ((found, own) for own, found in pairs)
+        return _each_once(ordered, self.reference.views.shape[1])
+
+
+def near_by_hash(query, reference, most, progress=lambda count: None, engine=None):
     """The pairs of images where view 0 of one image and any view of the other are near.
 
     Args:
@@ -62,20 +105,22 @@ def near_by_hash(query, reference, most, progress=lambda count: None):
         most: hashes that differ in at most so many bits are near.
         progress: see `Buckets.near`; it is told VIEWS times the images of the query that have a
             hash, and VIEWS - 1 times the reference's.
+        engine: such as `ray_engine.RayEngine`; None searches in this process.
 
     Returns:
         Rows of the query and of the reference, int64 `[n]`, sorted, each pair once.
     """
+    search = _HashSearch(query, reference, most)
 
     def near():
-        for view in range(VIEWS):
-            keys = query.views[view, query.rows]
-            for own, found in reference.buckets.near(keys, most, progress):
-                yield query.rows[own], reference.rows[found]
-        for view in range(1, VIEWS):
-            keys = reference.views[view, reference.rows]
-            for own, found in query.buckets.near(keys, most, progress):
-                yield query.rows[found], reference.rows[own]
+        if engine is None:
+            yield from (search.near(range(*ends), progress) for ends in search.ranges)
+            return
+        groups = blocks(search.ranges, smallest=_KEYS)
+        found = engine.map(search, groups, lambda: progress(0))
+        for group, pairs in zip(groups, found, strict=True):
+            progress(len(group))
+            yield pairs
 
     return _each_once(near(), reference.views.shape[1])
 
@@ -117,15 +162,16 @@ class Searcher:
     def _has_embeddings(self):
         return self._reference.embeddings is not None
 
-    def pairs(self, query, check=lambda: None) -> Pairs:
+    def pairs(self, query, check=lambda: None, engine=None) -> Pairs:
         """The near-duplicates of a query: those by hash or by embedding, each pair once.
 
         Args:
             query: a filled `Index`; with embeddings, one that `is_query`.
             check: called after every group of keys; it may raise an error to stop.
+            engine: that compares the hashes, see `near_by_hash`.
         """
         progress = self._progress(query, check)
-        found = [near_by_hash(_hashes(query), self._hashes, self._most_bits, progress)]
+        found = [near_by_hash(_hashes(query), self._hashes, self._most_bits, progress, engine)]
         if self._has_embeddings:
             found += [self._by_embedding(query, view, progress) for view in (0, 1)]
         own, rows = _each_once(found, self._count)
@@ -187,7 +233,7 @@ class Searcher:
 
 def _hashes(index):
     buckets, rows = index.hash_buckets()
-    return Hashes(index.hashes, rows, buckets)
+    return Hashes(np.asarray(index.hashes), rows, buckets)
 
 
 def sign_distance(cosine):

@@ -64,6 +64,7 @@ class CheckpointStore:
         self._options = tf.train.CheckpointOptions(experimental_io_device=device)
         self._directory, self._state = directory, state
         self._keep_last, self._keep_every = keep_last, keep_every
+        self._written = None  # The step of the last `save`, unless another one was restored.
 
     def save(self, step, score=None):
         """Writes a checkpoint; the one with the highest score so far is always kept.
@@ -77,16 +78,20 @@ class CheckpointStore:
         Raises:
             RunError: if the checkpoint cannot be written; older checkpoints are then unchanged.
         """
-        with self._whole_state():
+        # To gather the state takes long, and a score alone does not need it.
+        is_written = step == self._written
+        with contextlib.nullcontext() if is_written else self._whole_state():
             if current_group().is_chief:
-                self._save(step, score)
+                self._save(step, score, is_written)
+        self._written = step
 
-    def _save(self, step, score):
+    def _save(self, step, score, is_written):
         if self._before_save is not None:
             self._before_save()
         folder = _path(self._directory, step)
         try:
-            if storage.is_folder(folder) and find_damage(self._directory, step) is None:
+            is_written |= storage.is_folder(folder) and find_damage(self._directory, step) is None
+            if is_written:
                 _add_score(folder, score)
                 return
             storage.make_folders(self._directory)
@@ -155,6 +160,7 @@ class CheckpointStore:
             RunError: if all checkpoints are damaged, the checkpoint has other variables, or a
                 worker cannot read the checkpoint that the chief has chosen.
         """
+        self._written = None
         step = current_group().from_chief(self._restore_newest)
         if step is not None and not current_group().is_chief:
             path = _path(self._directory, step)

@@ -6,6 +6,8 @@ import signal
 import time
 from typing import NamedTuple
 
+import numpy as np
+
 from pipelines.errors import DataError
 
 
@@ -47,6 +49,19 @@ class Failing(NamedTuple):
             if self.kind == "system":
                 raise FileNotFoundError(2, "No such file or directory", "/gone")
             raise KeyError("a defect")
+
+        return compute
+
+
+class Large(NamedTuple):
+    """Results of 4 MB; `folder` gets a file for each block that is done."""
+
+    folder: str
+
+    def open(self):
+        def compute(block):
+            pathlib.Path(self.folder, str(block.start)).touch()
+            return np.full(1 << 22, block.start, np.uint8)
 
         return compute
 

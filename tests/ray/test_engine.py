@@ -3,12 +3,14 @@
 import os
 import pathlib
 import sys
+import time
 
 import numpy as np
 import pytest
 
 from pipelines.data.sources import record_writer
 from pipelines.data.sources.open import open_source
+from pipelines.deduplication import pairs
 from pipelines.deduplication.embeddings import Embedder
 from pipelines.deduplication.index import Index
 from pipelines.distribution.engine import ray_engine
@@ -45,6 +47,22 @@ def test_an_error_is_that_of_the_job(engine):
     assert [next(found), next(found)] == [0, 2]
     with pytest.raises(DataError, match="^The file 7 is damaged.$"):
         next(found)
+
+
+def test_results_that_nobody_takes_stop_the_processes(engine, tmp_path, monkeypatch):
+    import ray.data
+
+    context = ray.data.DataContext.get_current()
+    # Of Ray's memory for objects: the default is a half, this is some dozens of MB.
+    monkeypatch.setattr(context, "override_object_store_memory_limit_fraction", 0.01)
+    found = engine.map(jobs.Large(str(tmp_path)), blocks([(0, 150)], smallest=1))
+    next(found)
+    done = None
+    while done != (count := len(list(tmp_path.iterdir()))):
+        done = count
+        time.sleep(5)
+    assert done < 75
+    assert [int(result[0]) for result in found] == [*range(1, 150)]
 
 
 @pytest.fixture(scope="module")
@@ -115,16 +133,27 @@ def test_records_have_the_bytes_of_local_ones(engine, photos, tmp_path, monkeypa
     assert messages[0] == messages[1]
 
 
-def test_an_index_has_the_numbers_of_a_local_one(engine, photos, tmp_path):
+def test_an_index_and_its_pairs_are_those_of_a_local_one(engine, photos, tmp_path, monkeypatch):
+    # No block is as long as the keys of a view.
+    monkeypatch.setattr(pairs, "_KEYS", 25)
+
     def open_embedder():
         return Embedder(model_source.find(model_source.SHIPPED))
 
-    embedder, found = open_embedder(), []
+    embedder, found, near = open_embedder(), [], []
     for place, on in (("local", None), ("ray", (engine, open_embedder))):
-        found.append(Index(photos, tmp_path / place, embedder, is_query=True).fill(on=on))
+        index = Index(photos, tmp_path / place, embedder, is_query=True).fill(on=on)
+        # A distance that many pairs of noise have.
+        near.append(pairs.Searcher(index, 20, 0.9).pairs(index, engine=on and engine))
+        found.append(index)
     for name in ("states", "hashes", "embeddings"):
         np.testing.assert_array_equal(getattr(found[1], name), getattr(found[0], name))
     assert np.abs(found[1].embeddings).sum() > 0
+    for local, other in zip(*near, strict=True):
+        np.testing.assert_array_equal(other, local)
+    local = near[0]
+    by_view = [local.is_part_of_query, local.is_part_of_reference, local.view < 2]
+    assert min(np.sum(chosen & (local.distance <= 20)) for chosen in by_view) > 50
 
 
 def test_a_signal_does_not_wait_for_a_block(engine):

@@ -1,32 +1,20 @@
 """A SLURM cluster of this machine, its jobs, and the script of docs/cluster.md."""
 
 import contextlib
-import os
 import pathlib
 import re
-import shutil
 import subprocess
 import sys
 import time
 
-from tests import documents
+from tests import documents, nodes
 from tests.checkout import ROOT
 
-SCRIPT = pathlib.Path(__file__).with_name("cluster.sh")
-PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged", "ip", "nsenter")
+PROGRAMS = {
+    **dict.fromkeys(["slurmctld", "slurmd", "sbatch"], "slurm-wlm"),
+    "munged": "munge",
+}
 _ENDED = {"COMPLETED", "FAILED", "TIMEOUT", "CANCELLED"}
-_SBIN = "/usr/sbin:/sbin"
-
-
-def missing() -> str:
-    """What this machine lacks for a cluster, "" for nothing."""
-    if os.getuid():
-        return "needs root"
-    path = f"{os.environ['PATH']}:{_SBIN}"
-    if lacking := [name for name in PROGRAMS if not shutil.which(name, path=path)]:
-        return f"needs {', '.join(lacking)}: apt-get install slurm-wlm munge iproute2"
-    allowed = subprocess.run(["unshare", "--net", "--uts", "--pid", "--fork", "true"], check=False)
-    return "" if allowed.returncode == 0 else "needs the right to make network namespaces"
 
 
 def script(workdir, flags) -> str:
@@ -45,47 +33,38 @@ def script(workdir, flags) -> str:
     return text
 
 
-class Cluster:
-    """Nodes node1, node2, ...; each is a network namespace.
+class Cluster(nodes.Cluster):
+    """A SLURM cluster.
 
     Args:
         folder: for state and logs.
-        nodes: their number.
+        count: number of nodes.
     """
 
-    def __init__(self, folder, nodes):
-        self._folder = folder
-        self._environment = os.environ | {
-            "SLURM_CLUSTER_DIR": str(folder),
-            "SLURM_CONF": str(folder / "slurm.conf"),
-            "NODES": str(nodes),
-            "SLURMD_TIMEOUT": "60",
-            "PATH": f"{os.environ['PATH']}:{_SBIN}",
-            "PYTHONPATH": str(ROOT),
-            "TF_CPP_MIN_LOG_LEVEL": "3",
-        }
+    SCRIPT = pathlib.Path(__file__).with_name("cluster.sh")
 
-    def __call__(self, *arguments):
-        """Runs `cluster.sh` with the arguments."""
-        # Files: the processes that it starts keep a pipe open.
-        with open(self._folder / "cluster.log", "a+") as log:
-            code = subprocess.run(
-                [SCRIPT, *arguments], env=self._environment, stdout=log, stderr=log, check=False
-            ).returncode
-        if code:
-            raise RuntimeError((self._folder / "cluster.log").read_text()[-2000:])
+    def __init__(self, folder, count):
+        super().__init__(
+            folder,
+            SLURM_CLUSTER_DIR=str(folder),
+            SLURM_CONF=str(folder / "slurm.conf"),
+            NODES=str(count),
+            SLURMD_TIMEOUT="60",
+            PYTHONPATH=str(ROOT),
+            TF_CPP_MIN_LOG_LEVEL="3",
+        )
 
     def ask(self, *command):
         """What a command of SLURM prints."""
         return subprocess.run(
-            command, env=self._environment, capture_output=True, text=True, check=True
+            command, env=self.environment, capture_output=True, text=True, check=True
         ).stdout
 
     def submit(self, workdir, flags, *options):
         """Starts the documented script; returns the `Job`."""
-        path = self._folder / f"{workdir.name}.sbatch"
+        path = self.folder / f"{workdir.name}.sbatch"
         path.write_text(script(workdir, flags))
-        log = self._folder / f"{workdir.name}.log"
+        log = self.folder / f"{workdir.name}.log"
         command = ["sbatch", "--parsable", f"--chdir={ROOT}", f"--output={log}", *options, path]
         return Job(self, self.ask(*map(str, command)).strip(), workdir, log)
 

@@ -20,31 +20,11 @@ set -euo pipefail
 DIR=${SLURM_CLUSTER_DIR:-/tmp/slurm-cluster} NODES=${NODES:-3} CPUS=${CPUS:-64} GPUS=${GPUS:-8}
 SUBNET=${SUBNET:-10.213.77} SLURMD_TIMEOUT=${SLURMD_TIMEOUT:-60} EXTRA=${EXTRA:-} HOSTS=${HOSTS:-yes}
 PREFIX=slc BRIDGE=slcbr0 CONTROL=$SUBNET.254
-export SLURM_CONF=$DIR/slurm.conf PATH=/usr/sbin:/sbin:$PATH
+export SLURM_CONF=$DIR/slurm.conf
+
+. "$(dirname "$0")/../nodes.sh"
 
 names() { sed -n 's/^NodeName=\(node[0-9]*\) .*/\1/p' "$SLURM_CONF"; }
-number() { [[ $1 =~ ^node([0-9]+)$ ]] && echo "${BASH_REMATCH[1]}" || { echo "no node: $1" >&2; exit 2; }; }
-
-# The process of a pid file, if it is still the one that was started (same start time).
-alive() {
-  local pid began
-  [[ -f $DIR/run/$1 ]] && read -r pid began <"$DIR/run/$1" && [[ -n $pid ]] &&
-    [[ $(sed 's/.*) //' "/proc/$pid/stat" 2>/dev/null | cut -d' ' -f20) == "$began" ]] && echo "$pid"
-}
-launch() {  # launch NAME COMMAND...: a process in the background that outlives this shell
-  local name=$1; shift
-  setsid "$@" >>"$DIR/log/$name.out" 2>&1 </dev/null &
-  echo "$! $(sed 's/.*) //' "/proc/$!/stat" | cut -d' ' -f20)" >"$DIR/run/$name"
-}
-end() {  # end NAME [SIGNAL]: one process that `launch` started
-  local pid signal=${2:-TERM}
-  if pid=$(alive "$1"); then
-    kill -s "$signal" "$pid" 2>/dev/null || true
-    for _ in $(seq 50); do alive "$1" >/dev/null || break; sleep 0.1; done
-    if pid=$(alive "$1"); then kill -s KILL "$pid"; fi
-  fi
-  rm -f "$DIR/run/$1"
-}
 
 write_conf() {
   {
@@ -94,43 +74,21 @@ CONF
 }
 
 network() {
-  if ! ip link show "$BRIDGE" >/dev/null 2>&1; then
-    ip link add "$BRIDGE" type bridge
-    ip addr add "$CONTROL/24" dev "$BRIDGE"
-    ip link set "$BRIDGE" up
-  fi
+  add_bridge
   for node in $(names); do
-    local number; number=$(number "$node")
     mkdir -p "/etc/netns/$PREFIX-$node"
     {
       echo "127.0.0.1 localhost"; echo "$CONTROL $(hostname -s)"
       if [[ $HOSTS == yes ]]; then for other in $(names); do echo "$SUBNET.${other#node} $other"; done; fi
     } >"/etc/netns/$PREFIX-$node/hosts"  # ip netns exec mounts it over /etc/hosts
-    ip netns list | grep -qw "$PREFIX-$node" && continue
-    ip netns add "$PREFIX-$node"
-    ip link add "$PREFIX-$node" type veth peer name eth0 netns "$PREFIX-$node"
-    ip link set "$PREFIX-$node" master "$BRIDGE" up
-    ip -n "$PREFIX-$node" addr add "$SUBNET.$number/24" dev eth0
-    ip -n "$PREFIX-$node" link set lo up
-    ip -n "$PREFIX-$node" link set eth0 up
+    add_network "$node"
   done
 }
 
-boot() {  # the machine (a process that only waits, number 1 of its namespace), then its slurmd
-  alive "$1" >/dev/null || {
-    launch "$1" ip netns exec "$PREFIX-$1" unshare --uts --pid --fork --kill-child --mount-proc \
-      bash -c "hostname $1; trap : CHLD TERM; while :; do sleep 1000 & wait; done"
-    sleep 0.5
-  }
-  ip link set "$PREFIX-$1" up
+boot() {  # the machine, then its slurmd
+  power_on "$1"
   mkdir -p "$DIR/spool-$1"
   on "$1" bash -c "pgrep -x slurmd" >/dev/null || on "$1" slurmd -N "$1" -f "$SLURM_CONF"
-}
-init_of() { local pid; pid=$(alive "$1") && pgrep -P "$pid" | head -1; }
-on() {
-  local node=$1 pid; shift
-  pid=$(init_of "$node") || { echo "$node is down" >&2; return 1; }
-  nsenter -t "$pid" --net --uts --mount --pid "$@"
 }
 
 case ${1:-} in
@@ -154,9 +112,9 @@ case ${1:-} in
   env) echo "export SLURM_CONF=$SLURM_CONF" ;;
   status) sinfo -N -o '%N %T %E'; squeue -o '%i %j %T %r %S %M %N' ;;
   on) shift; on "$@" ;;
-  cut) number "$2" >/dev/null; ip link set "$PREFIX-$2" down ;;
-  heal) number "$2" >/dev/null; ip link set "$PREFIX-$2" up ;;
-  crash) number "$2" >/dev/null; ip link set "$PREFIX-$2" down; end "$2" KILL ;;
+  cut) cut_off "$2" ;;
+  heal) heal "$2" ;;
+  crash) power_off "$2" ;;
   halt) on "$2" pkill -x slurmd ;;  # only in the namespace of the node
   boot) boot "$2" ;;
   stop)
@@ -164,11 +122,10 @@ case ${1:-} in
     for node in $(names); do end "$node" KILL; done
     end slurmctld; end munged
     for node in $(names); do
-      if ip netns list | grep -qw "$PREFIX-$node"; then ip netns del "$PREFIX-$node"; fi
-      ip link del "$PREFIX-$node" 2>/dev/null || true
+      remove_network "$node"
       rm -rf "/etc/netns/$PREFIX-$node"
     done
-    if ip link show "$BRIDGE" >/dev/null 2>&1; then ip link del "$BRIDGE"; fi
+    remove_bridge
     rm -rf "$DIR"/run "$DIR"/state "$DIR"/spool-* "$DIR"/gpu* ;;
   *) sed -n '2,21s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
 esac

@@ -1,31 +1,16 @@
 """The cluster of the tests in this folder; a reason to skip where the machine cannot have one."""
 
-import fcntl
-import pathlib
-import shutil
-import tempfile
-
 import pytest
 
-from tests.slurm.cluster import Cluster, missing
+from tests import nodes
+from tests.slurm.cluster import PROGRAMS, Cluster
 
 NODES = 4
 
 
 @pytest.fixture(scope="session")
 def cluster():
-    if reason := missing():
+    if reason := nodes.missing(PROGRAMS):
         pytest.skip(reason)
-    # Paths of sockets are short. Tests that were killed have left a cluster in the same folder.
-    folder = pathlib.Path(tempfile.gettempdir()) / "vit_tf_slurm"
-    folder.mkdir(exist_ok=True)
-    made = Cluster(folder, NODES)
-    with open(folder.with_suffix(".lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # The network of another checkout would be the same.
-        made("stop")
-        try:
-            made("start")
-            yield made
-        finally:
-            made("stop")
-            shutil.rmtree(folder)
+    with nodes.running("slurm", lambda folder: Cluster(folder, NODES)) as cluster:
+        yield cluster

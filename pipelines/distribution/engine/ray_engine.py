@@ -4,6 +4,7 @@ Ray Data hands out the blocks, starts an actor again that was lost, repeats the 
 and waits with further ones while results are not taken: memory does not grow with the data.
 """
 
+import atexit
 import contextlib
 import importlib.util
 import logging
@@ -20,9 +21,9 @@ from pipelines.errors import RunError, UserError, WorkerError
 
 _log = logging.getLogger(__name__)
 
-# Seconds: to connect to the head, between two looks at it, and without an answer until it is lost.
-_CONNECT, _LOOK, _LOST = 10.0, 2.0, 20.0
-# Seconds between two calls of `check`.
+# Seconds: to connect to the head, for an answer from then on, and without one until it is lost.
+_CONNECT, _ANSWER, _LOST = 10.0, 2.0, 20.0
+# Seconds between two calls of `check`, and between two looks at the head.
 _POLL = 0.5
 # How often a block is tried again whose actor was lost: a block may be what ends it.
 _RETRIES = 20
@@ -50,8 +51,8 @@ class RayEngine:
                 "'vit-tf[ray]'. Or leave out --engine."
             )
         self._address, self._cpus = address, cpus
-        self._head = None
-        self._silent_since = None
+        self._head = self._cluster = None
+        self._is_lost, self._silent_since = False, None
         self._looked = 0.0
 
     def __enter__(self):
@@ -88,12 +89,17 @@ class RayEngine:
                 "command has to run on one of its machines, with the same versions of Ray and "
                 "Python."
             ) from None
+        if self._head is not None:
+            self._cluster = _cluster_at(self._head)
         return self
 
     def __exit__(self, *exc_info):
         import ray
 
-        if self._silent_since is None:  # Otherwise it would wait for the head.
+        if self._is_lost or self._silent_since is not None:
+            # It would wait for the head, and the process would be ended by a new one.
+            atexit.unregister(ray.shutdown)
+        else:
             ray.shutdown()
 
     def map(self, job, blocks, check=lambda: None):
@@ -109,7 +115,7 @@ class RayEngine:
 
         Raises:
             UserError, RunError: of the job, in an actor.
-            WorkerError: if the head of the cluster was lost.
+            WorkerError: if the head of the cluster was lost, also if it is back.
         """
         if not blocks:
             return
@@ -119,10 +125,10 @@ class RayEngine:
         try:
             while True:
                 check()
+                self._check_head()
                 try:
                     outcome = results.get(timeout=_POLL)
                 except queue.Empty:
-                    self._check_head()
                     continue
                 if outcome is _END:
                     return
@@ -179,21 +185,26 @@ class RayEngine:
             )
 
     def _check_head(self):
-        """Raises `WorkerError` if the head has not answered for a while.
+        """Raises `WorkerError` if the head has ended, or has not answered for a while.
 
-        Ray itself would end the process after a minute, without an exit code of ours.
+        Ray itself would wait for ever or end the process, in a second if the head is back: so this
+        looks often enough to find that nothing listens before a new head does.
         """
         now = time.monotonic()
-        if self._head is None or now - self._looked < _LOOK:
+        if self._head is None or now - self._looked < _POLL:
             return
         self._looked = now
         try:
-            socket.create_connection(self._head, _LOOK).close()
+            socket.create_connection(self._head, _ANSWER).close()
+            self._is_lost = _cluster_at(self._head) != self._cluster
             self._silent_since = None
+        except ConnectionRefusedError:
+            self._is_lost = True
         except OSError:
             self._silent_since = self._silent_since or now
-            if now - self._silent_since > _LOST:
-                raise self._lost() from None
+            self._is_lost = now - self._silent_since > _LOST
+        if self._is_lost:
+            raise self._lost()
 
     def _lost(self):
         return WorkerError(
@@ -232,6 +243,21 @@ def _reachable(address):
             "start --head`, or leave out --ray_address to compute on this machine."
         ) from None
     return host, int(port)
+
+
+def _cluster_at(head):
+    """The id of the cluster of a head; it changes when the head is started again.
+
+    Raises:
+        OSError: if the head does not answer.
+    """
+    import ray
+
+    try:
+        # A new one each time: whatever uses the old one ends the process if the id has changed.
+        return ray._raylet.GcsClient(address="{}:{}".format(*head)).cluster_id
+    except ray.exceptions.RpcError as error:
+        raise TimeoutError(str(error)) from None
 
 
 @contextlib.contextmanager

@@ -7,6 +7,8 @@ import pytest
 
 from pipelines.deduplication import buckets
 from pipelines.deduplication.buckets import Buckets, sorted_rows
+from pipelines.deduplication.pairs import Hashes, near_by_hash
+from pipelines.deduplication.perceptual_hash import VIEWS
 
 
 def clustered(seed, count):
@@ -69,3 +71,17 @@ def test_nothing_to_search():
     none = np.zeros(0, np.uint64)
     for keys, queries in ((none, clustered(0, 3)), (clustered(0, 3), none)):
         assert list(Buckets(keys, sorted_rows(keys)).near(queries, 10)) == []
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_the_hash_of_a_whole_image_is_compared_with_every_view(side):
+    """Pair k is near in view k of one side and view 0 of the other, and no other pair is."""
+    views = np.random.default_rng(side).integers(0, 2**64, (2, VIEWS, VIEWS), np.uint64)
+    for k in range(VIEWS):
+        views[side, k, k] = views[1 - side, 0, k] ^ np.uint64(0b1011)
+    rows = np.arange(VIEWS)
+    hashes = [Hashes(x, rows, Buckets(x[0], sorted_rows(x[0]))) for x in views]
+    for most, expected in ((2, []), (3, rows)):
+        own, found = near_by_hash(*hashes, most)
+        np.testing.assert_array_equal(own, expected)
+        np.testing.assert_array_equal(found, expected)

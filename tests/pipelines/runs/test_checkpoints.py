@@ -1,5 +1,6 @@
 """Checkpoints: atomic writes, checks, and which ones are deleted."""
 
+import contextlib
 import errno
 import json
 import os
@@ -58,6 +59,29 @@ def test_a_later_score_is_added_without_writing_the_state_again(tmp_path, state)
     assert os.stat(checkpoints.prefix(tmp_path, 1) + ".index").st_mtime_ns == before
     save(store, variable, 2, score=0.1)
     assert checkpoints.steps(tmp_path) == [1, 2]
+
+
+def test_a_score_alone_does_not_gather_the_state(tmp_path, state):
+    variable, checkpoint = state
+    gathered = []
+
+    @contextlib.contextmanager
+    def whole_state():
+        gathered.append(variable.numpy())
+        yield
+
+    store = CheckpointStore(
+        tmp_path, checkpoint, keep_last=3, keep_every=0, whole_state=whole_state
+    )
+    for step in (1, 2):
+        save(store, variable, step)
+        store.save(step, score=0.9)
+    assert gathered == [1, 2] and checkpoints.best(tmp_path) == 1
+    # What was written last may be damaged, so the run goes on from another one and comes back.
+    DAMAGE["truncated"](tmp_path / "step-2")
+    assert store.restore_newest() == 1
+    save(store, variable, 2)
+    assert gathered == [1, 2, 2] and checkpoints.newest(tmp_path) == 2
 
 
 def _flip_a_byte(path):
