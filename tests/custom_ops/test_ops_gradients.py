@@ -12,6 +12,7 @@ TO_UNIT = {"scale": 2 / 255, "offset": -1.0}
 pytestmark = pytest.mark.usefixtures("auto")
 
 
+@pytest.mark.heavy("native")
 def test_mirrored_gradients_are_those_of_the_whole_batch():
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     with strategy.scope():

@@ -159,6 +159,7 @@ def test_nothing_and_sizes_of_one():
 # When it is decided what runs ---------------------------------------------------------------------
 
 
+@pytest.mark.heavy("native")
 @pytest.mark.each_device
 def test_a_function_that_was_traced_before_is_compiled():
     qkv = draw([2, 9, 36])

@@ -68,6 +68,7 @@ def test_the_autotuner_is_off(digits, monkeypatch):
         assert dataset.options().autotune.enabled is False
 
 
+@pytest.mark.heavy("data")
 def test_elements_have_static_shapes(digits):
     context = tf.distribute.InputContext(1, 0, 2)
     expected = {
