@@ -337,9 +337,9 @@ def finished(tmp_path_factory):
     original = unit.train
     keras.utils.clear_session()  # Frees what earlier tests have left.
 
-    def train(*arguments):
+    def train(*arguments, **options):
         live.append(sum(isinstance(thing, keras.Model) for thing in gc.get_objects()))
-        return original(*arguments)
+        return original(*arguments, **options)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(unit, "train", train)
