@@ -57,8 +57,8 @@ def train(experiment, workdir, strategy, request=Request(), on_metrics=None, reu
         request: the `Request` of the user.
         on_metrics: function that gets each line of `metrics.jsonl` as a dict, after it is written;
             an error that it raises ends the run.
-        reuse: `Reuse`, which has kept the graphs of an earlier run and keeps those of this one; None
-            builds them anew.
+        reuse: `Reuse`, which has kept the graphs of an earlier run and keeps those of this one.
+            None: they are built anew.
 
     Returns:
         The last line of metrics.

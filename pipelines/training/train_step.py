@@ -65,9 +65,7 @@ class Trainer(orbit.StandardTrainer):
         notes: lines about frozen variables, for the start of a run.
     """
 
-    def __init__(  # noqa: PLR0913 - the parts of a step
-        self, model, optimizer, strategy, settings, ema=None, loss_scale=None, notes=()
-    ):
+    def __init__(self, model, optimizer, strategy, settings, ema=None, loss_scale=None, notes=()):
         super().__init__(train_dataset=None)  # See `open_dataset`.
         self.notes = tuple(notes)
         self.model, self.optimizer, self.ema = model, optimizer, ema
