@@ -47,7 +47,6 @@ class Trainings:
         self.calls, self.experiments = [], []
 
     def __call__(self, experiment, workdir, strategy, reuse=None):
-        del reuse
         self.calls.append(os.path.relpath(workdir, self.path))
         self.experiments.append(experiment)
         rate = experiment.optimizer.learning_rate
