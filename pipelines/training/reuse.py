@@ -60,11 +60,12 @@ class Reuse:
     without: the initial weights are drawn by its seed, and all other state begins as in a new
     trainer.
 
-    Only classification on `tf.distribute.OneDeviceStrategy` is kept: masked patches have a constant
-    seed in evaluations, and variables of several replicas are no single tensors. Other runs build
-    their own.
+    Only classification on `tf.distribute.OneDeviceStrategy` is kept: the seed of masked patches is
+    a constant of evaluations, and a variable on several replicas is several variables. Other runs
+    build their own.
 
-    It is the current one in a `with` block, for code that is called in it.
+    While a run begins, the devices hold a second copy of the weights, no more than the gradients of
+    its steps take. It is the current `Reuse` in a `with` block, for code that is called in it.
     """
 
     def __init__(self):
@@ -86,7 +87,7 @@ class Reuse:
     def trainer(self, experiment, task, strategy):
         """The `Trainer` of a run; arguments as for `build_trainer`."""
         key = _key(experiment, task, strategy)
-        if key is None or key != self._key:
+        if self._trainer is not None and key != self._key:
             self.drop()
         if key is None:
             return build_trainer(experiment, task, strategy)
