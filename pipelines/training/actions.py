@@ -98,7 +98,7 @@ def evaluation_action(settings, trainer, evaluator: Evaluator, store, progress) 
 
 
 def run_actions(
-    prepared, trainer, reconstructions, store, progress, signals, make_evaluator=Evaluator
+    prepared, trainer, reconstructions, store, progress, signals, reuse=None
 ) -> list[Action]:
     """Returns the actions of a run, in the order in which they are done.
 
@@ -109,7 +109,7 @@ def run_actions(
         store: its `CheckpointStore`.
         progress: its `Progress`.
         signals: `Signals`, which evaluations check after every batch.
-        make_evaluator: returns the `Evaluator`; its arguments are those of the class.
+        reuse: the `Reuse` that makes or keeps its `Evaluator`, or None.
     """
     settings, data = prepared.experiment.train, prepared.data
     model, strategy, task = trainer.model, trainer.strategy, prepared.task
@@ -151,6 +151,7 @@ def run_actions(
         actions.append(few_shot_action(settings, trainer, monitor, store, progress))
     # Last: the last line of metrics is then the evaluation.
     if data.evaluation is not None:
+        make_evaluator = reuse.evaluator if reuse else Evaluator
         evaluator = make_evaluator(model, strategy, data.evaluation, task, signals)
         actions.append(evaluation_action(settings, trainer, evaluator, store, progress))
     return actions

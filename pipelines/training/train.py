@@ -22,7 +22,6 @@ from pipelines.distribution.sameness import check_same_data, check_same_weights
 from pipelines.distribution.signals import Signals
 from pipelines.distribution.strategies import describe, file_device, is_tpu, num_hosts
 from pipelines.errors import counted
-from pipelines.evaluation.evaluation_step import Evaluator
 from pipelines.reports.reconstructions import Reconstructions
 from pipelines.runs import checkpoints, manifest
 from pipelines.runs.checkpoints import CheckpointStore
@@ -117,10 +116,7 @@ def _train(prepared, run, strategy, log_file, on_metrics, reuse):
     starts = is_new and experiment.init_from
     initial = model_source.find(starts, experiment.init_weights) if starts else None
     check_hosts(strategy, data.source)
-    make_trainer, make_evaluator = build_trainer, Evaluator
-    if reuse is not None:
-        make_trainer, make_evaluator = reuse.trainer, reuse.evaluator
-    trainer = make_trainer(experiment, prepared.task, strategy)
+    trainer = (reuse.trainer if reuse else build_trainer)(experiment, prepared.task, strategy)
     store = CheckpointStore(
         run.checkpoints,
         trainer.checkpoint,
@@ -170,13 +166,12 @@ def _train(prepared, run, strategy, log_file, on_metrics, reuse):
         if not prepared.task.reads_labels:
             shown = prepared.data.evaluation or data
             reconstructions = Reconstructions(prepared.task, trainer.model, strategy, shown)
+        actions = run_actions(prepared, trainer, reconstructions, store, progress, signals, reuse)
         TrainingLoop(
             settings=settings,
             trainer=trainer,
             data=data,
-            actions=run_actions(
-                prepared, trainer, reconstructions, store, progress, signals, make_evaluator
-            ),
+            actions=actions,
             store=store,
             non_finite=NonFinitePolicy(settings.non_finite, trainer, store, run, data),
             progress=progress,
