@@ -130,7 +130,11 @@ def test_a_kept_trainer_begins_in_the_state_of_a_new_one(monkeypatch):
     assert len(state) == len(wanted) > 100
     for variable, expected in zip(state, wanted, strict=True):
         np.testing.assert_array_equal(variable.numpy(), expected.numpy(), err_msg=expected.name)
-    assert trainer.bad_rows.take() == new.bad_rows.take() == ([], 0)
+
+    batch = {"weight": tf.constant([0.0, 1.0]), "id": tf.range(2), "slot": tf.range(2)}
+    for rows in (trainer.bad_rows, new.bad_rows):
+        strategy.run(rows.add, args=(batch, tf.constant(5, tf.int64), tf.constant(True)))
+        assert rows.take() == ([(5, 0)], 0)
     rates = [float(x.optimizer.learning_rate(7)) for x in (trainer, new)]
     assert rates[0] == rates[1] > 0
 
