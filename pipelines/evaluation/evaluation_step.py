@@ -112,14 +112,18 @@ class Evaluator(orbit.StandardEvaluator):
     """
 
     def __init__(self, model, strategy, data, task, signals=None, predictions=None):
-        dataset, self.batches = data.distributed(strategy)
-        super().__init__(dataset)
-        self.model, self.strategy, self.data = model, strategy, data
-        self.task, self.signals, self.predictions = task, signals, predictions
+        super().__init__(eval_dataset=None)  # See `open`.
+        self.model, self.strategy, self.task = model, strategy, task
+        self.predictions = predictions
         self._compiled = threading.Event()
         self._done = 0  # batches of this evaluation
         self.first_batch_done = 0.0
-        self.average_precisions = None
+        self.open(data, signals)
+
+    def open(self, data, signals=None):
+        """Opens a data set, maybe another one than before; arguments as for the class."""
+        self.eval_dataset, self.batches = data.distributed(self.strategy)
+        self.data, self.signals, self.average_precisions = data, signals, None
 
     def eval_begin(self):
         scores = None

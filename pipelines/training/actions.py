@@ -97,7 +97,9 @@ def evaluation_action(settings, trainer, evaluator: Evaluator, store, progress) 
     return Action(every=settings.eval_every, act=act, is_evaluation=True)
 
 
-def run_actions(prepared, trainer, reconstructions, store, progress, signals) -> list[Action]:
+def run_actions(
+    prepared, trainer, reconstructions, store, progress, signals, reuse=None
+) -> list[Action]:
     """Returns the actions of a run, in the order in which they are done.
 
     Args:
@@ -107,6 +109,7 @@ def run_actions(prepared, trainer, reconstructions, store, progress, signals) ->
         store: its `CheckpointStore`.
         progress: its `Progress`.
         signals: `Signals`, which evaluations check after every batch.
+        reuse: the `Reuse` that makes or keeps its `Evaluator`, or None.
     """
     settings, data = prepared.experiment.train, prepared.data
     model, strategy, task = trainer.model, trainer.strategy, prepared.task
@@ -148,7 +151,8 @@ def run_actions(prepared, trainer, reconstructions, store, progress, signals) ->
         actions.append(few_shot_action(settings, trainer, monitor, store, progress))
     # Last: the last line of metrics is then the evaluation.
     if data.evaluation is not None:
-        evaluator = Evaluator(model, strategy, data.evaluation, task, signals)
+        make_evaluator = reuse.evaluator if reuse else Evaluator
+        evaluator = make_evaluator(model, strategy, data.evaluation, task, signals)
         actions.append(evaluation_action(settings, trainer, evaluator, store, progress))
     return actions
 

@@ -119,6 +119,10 @@ class BadRows:
         index = int(self._empty.numpy())
         return None if index < 0 else index
 
+    def restart(self):
+        """Forgets which rows `take` has returned; its variables begin anew too."""
+        self._seen = [0] * len(self._seen)
+
     def take(self):
         """The bad rows of this host since the last call.
 

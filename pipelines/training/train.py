@@ -46,7 +46,7 @@ from vit_tf.files import storage
 _log = logging.getLogger(__name__)
 
 
-def train(experiment, workdir, strategy, request=Request(), on_metrics=None) -> dict:
+def train(experiment, workdir, strategy, request=Request(), on_metrics=None, reuse=None) -> dict:
     """Trains from the newest checkpoint, or from `experiment.init_from`, or from scratch.
 
     Args:
@@ -56,6 +56,8 @@ def train(experiment, workdir, strategy, request=Request(), on_metrics=None) -> 
         request: the `Request` of the user.
         on_metrics: function that gets each line of `metrics.jsonl` as a dict, after it is written;
             an error that it raises ends the run.
+        reuse: `Reuse`, which has kept the graphs of an earlier run and keeps those of this one.
+            None: they are built anew.
 
     Returns:
         The last line of metrics.
@@ -89,7 +91,7 @@ def train(experiment, workdir, strategy, request=Request(), on_metrics=None) -> 
             for line in (*prepared.notes, *summary(prepared.experiment, prepared.images)):
                 _log.info(line)
             _log.info(f"oneDNN, for TensorFlow's ops on CPUs, is {onednn.describe()}")
-            return _train(prepared, run, strategy, log_file, on_metrics)
+            return _train(prepared, run, strategy, log_file, on_metrics, reuse)
 
 
 def _end_of_run(experiment, run):
@@ -105,7 +107,7 @@ def _end_of_run(experiment, run):
     return stop_reason(lines, experiment.train)
 
 
-def _train(prepared, run, strategy, log_file, on_metrics):
+def _train(prepared, run, strategy, log_file, on_metrics, reuse):
     """The same as `train`, in a locked workdir."""
     experiment, data, group = prepared.experiment, prepared.data.train, current_group()
     settings = experiment.train
@@ -114,7 +116,7 @@ def _train(prepared, run, strategy, log_file, on_metrics):
     starts = is_new and experiment.init_from
     initial = model_source.find(starts, experiment.init_weights) if starts else None
     check_hosts(strategy, data.source)
-    trainer = build_trainer(experiment, prepared.task, strategy)
+    trainer = (reuse.trainer if reuse else build_trainer)(experiment, prepared.task, strategy)
     store = CheckpointStore(
         run.checkpoints,
         trainer.checkpoint,
@@ -164,11 +166,12 @@ def _train(prepared, run, strategy, log_file, on_metrics):
         if not prepared.task.reads_labels:
             shown = prepared.data.evaluation or data
             reconstructions = Reconstructions(prepared.task, trainer.model, strategy, shown)
+        actions = run_actions(prepared, trainer, reconstructions, store, progress, signals, reuse)
         TrainingLoop(
             settings=settings,
             trainer=trainer,
             data=data,
-            actions=run_actions(prepared, trainer, reconstructions, store, progress, signals),
+            actions=actions,
             store=store,
             non_finite=NonFinitePolicy(settings.non_finite, trainer, store, run, data),
             progress=progress,
@@ -209,26 +212,30 @@ def _show(board, experiment, data, step):
         board.images("training images", step, data.sample_images(), seen)
 
 
-def build_trainer(experiment, task, strategy):
+def draw_model(experiment, task, strategy):
+    """Builds the model of an experiment with the weights of a run from scratch."""
+    # Directly before the first draw: earlier code, such as preparing a data set, draws too.
+    keras.utils.set_random_seed(experiment.seed)
+    with strategy.scope():
+        return task.create_model(experiment.model.dtype)
+
+
+def build_trainer(experiment, task, strategy, *, model=None, seed=None, peak=None):
     """Builds the `Trainer` of an experiment and draws the weights of a run from scratch.
 
     Args:
         experiment: the `Experiment` to run.
         task: the `Task` of its model.
         strategy: `tf.distribute.Strategy`.
+        model: from `draw_model`; None calls it.
+        seed, peak: variables that the step reads instead of `seed` and `optimizer.learning_rate` of
+            the experiment, int64 and float64; None: these are constants of the graph.
     """
-    settings, tuning, config = experiment.train, experiment.optimizer, task.config
-    # Directly before the first draw: earlier code, such as preparing a data set, draws too.
-    keras.utils.set_random_seed(experiment.seed)
-    peak = tuning.learning_rate
-    if experiment.schedule.decay == "linear" and peak < LINEAR_END:
-        _log.info(
-            f"optimizer.learning_rate={peak} is below {LINEAR_END}, where linear decay ends: the "
-            "rate stays at its peak"
-        )
+    settings, tuning = experiment.train, experiment.optimizer
+    model = draw_model(experiment, task, strategy) if model is None else model
+    peak = tuning.learning_rate if peak is None else peak
     schedule = make_schedule(experiment.schedule, peak, settings.steps)
     with strategy.scope():
-        model = task.create_model(experiment.model.dtype)
         ema = loss_scale = None
         # One replica has nobody to share with.
         is_shared = settings.shard_optimizer and strategy.num_replicas_in_sync > 1
@@ -239,22 +246,33 @@ def build_trainer(experiment, task, strategy):
             ema = ExponentialMovingAverage(model.weights, decay, warmup, slices)
         if model.compute_dtype == "float16":
             loss_scale = LossScale()
+    log_model(experiment, task, strategy, frozen)
+    step_settings = StepSettings(
+        losses=task.losses,
+        batch_size=settings.batch_size,
+        accumulate_steps=settings.accumulate_steps,
+        seed=experiment.seed if seed is None else seed,
+        break_at_non_finite=settings.non_finite != "stop" and not is_tpu(strategy),
+        jit_compile=settings.jit_compile,
+        notes_bad_rows=experiment.data.bad_images == "skip",
+    )
+    return Trainer(model, optimizer, strategy, step_settings, ema, loss_scale, frozen)
+
+
+def log_model(experiment, task, strategy, frozen):
+    """Logs the model and notes about it, such as the lines about frozen variables."""
+    config, peak = task.config, experiment.optimizer.learning_rate
+    if experiment.schedule.decay == "linear" and peak < LINEAR_END:
+        _log.info(
+            f"optimizer.learning_rate={peak} is below {LINEAR_END}, where linear decay ends: the "
+            "rate stays at its peak"
+        )
     _log.info(
         f"{experiment.model.name} with {config.summary()}: "
         f"{vit_tf.cost.parameters(config):,} parameters, {describe(strategy)}"
     )
     for note in [*task.notes(), *frozen, *size_notes(config, "model.")]:
         _log.info(note)
-    step_settings = StepSettings(
-        losses=task.losses,
-        batch_size=settings.batch_size,
-        accumulate_steps=settings.accumulate_steps,
-        seed=experiment.seed,
-        break_at_non_finite=settings.non_finite != "stop" and not is_tpu(strategy),
-        jit_compile=settings.jit_compile,
-        notes_bad_rows=experiment.data.bad_images == "skip",
-    )
-    return Trainer(model, optimizer, strategy, step_settings, ema, loss_scale)
 
 
 def _restore(trainer, store, run, load):

@@ -28,7 +28,7 @@ class StepSettings:
             it is called in a `RandomContext`.
         batch_size: images per step over all replicas and hosts.
         accumulate_steps: number of micro-batches of a replica, processed one after another.
-        seed: of dropout, stochastic depth and masking.
+        seed: of dropout, stochastic depth and masking: int, or a scalar int64 variable.
         break_at_non_finite: whether a loop on the device ends at a step that is not finite. The
             dataset then continues with the batch after it. Otherwise the loop has read further, so
             a run that goes on opens the dataset again. Not for TPUs: the host would wait for each
@@ -41,7 +41,7 @@ class StepSettings:
     losses: Callable
     batch_size: int
     accumulate_steps: int
-    seed: int
+    seed: int | tf.Variable
     break_at_non_finite: bool
     jit_compile: bool = False
     notes_bad_rows: bool = False
@@ -62,10 +62,12 @@ class Trainer(orbit.StandardTrainer):
         ema: `ExponentialMovingAverage` of the weights, created in the same scope, or None.
         loss_scale: `LossScale`, created in the same scope, or None. A step that overflows because
             of the scale changes no weights and counts as skipped; the loop goes on.
+        notes: lines about frozen variables, for the start of a run.
     """
 
-    def __init__(self, model, optimizer, strategy, settings, ema=None, loss_scale=None):
+    def __init__(self, model, optimizer, strategy, settings, ema=None, loss_scale=None, notes=()):
         super().__init__(train_dataset=None)  # See `open_dataset`.
+        self.notes = tuple(notes)
         self.model, self.optimizer, self.ema = model, optimizer, ema
         self.loss_scale, self.slices = loss_scale, optimizer.slices
         self.strategy, self.settings = strategy, settings

@@ -12,6 +12,9 @@ import keras
 import tensorflow as tf
 
 _PHILOX = 1  # tf.random.Algorithm.PHILOX as an int for the raw op: four 32-bit values per counter.
+# Odd numbers of 64 bits for `_mix`.
+_SEED_FACTOR, _STREAM_FACTOR = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9
+_OFFSET, _MIX_FACTOR = 0x94D049BB133111EB, 0xD6E8FEB86659FD93
 _current = contextvars.ContextVar("vit_tf_random_context", default=None)
 
 
@@ -21,13 +24,13 @@ class RandomContext:
     Enter it inside the function that runs on a replica: each replica runs in its own thread.
 
     Args:
-        seed: int, the seed of the run.
+        seed: the seed of the run: int, or a scalar int64 tensor or variable.
         step: scalar int tensor or int, the training step.
         slots: int tensor `[b]`, places of these examples in the global batch. They must be
             consecutive: a replica's batch is a contiguous slice.
     """
 
-    def __init__(self, seed: int, step, slots):
+    def __init__(self, seed, step, slots):
         self.seed = seed
         self.step = tf.cast(step, tf.int64)
         self.slots = tf.cast(slots, tf.int64)
@@ -55,7 +58,7 @@ def uniform_per_example(shape, stream, seed, step, first_slot):
     Args:
         shape: int tensor or sequence, the shape of the result; `shape[0]` examples.
         stream: int, different for each layer with the same seed and step.
-        seed: int.
+        seed: int, or a scalar int64 tensor or variable.
         step: scalar int64 tensor.
         first_slot: scalar int64 tensor, the slot of row 0.
 
@@ -65,9 +68,7 @@ def uniform_per_example(shape, stream, seed, step, first_slot):
     shape = tf.convert_to_tensor(shape, tf.int32)
     values = tf.reduce_prod(shape[1:])
     counters = (values + 3) // 4
-    key, _ = tf.raw_ops.StatelessRandomGetKeyCounter(
-        seed=tf.stack([tf.constant(_mix(seed, stream), tf.int64), step])
-    )
+    key, _ = tf.raw_ops.StatelessRandomGetKeyCounter(seed=tf.stack([_mixed(seed, stream), step]))
     first_counter = tf.cast(first_slot * tf.cast(counters, tf.int64), tf.uint64)
     draws = tf.raw_ops.StatelessRandomUniformV2(
         shape=[shape[0], 4 * counters],
@@ -79,11 +80,29 @@ def uniform_per_example(shape, stream, seed, step, first_slot):
     return tf.reshape(draws[:, :values], shape)
 
 
+def _mixed(seed, stream):
+    """Spreads (seed, stream) over 63 bits, so that neighboring pairs have different keys.
+
+    Returns:
+        Scalar int64 tensor: a constant if `seed` is an int.
+    """
+    if not tf.is_tensor(seed):
+        return tf.constant(_mix(seed, stream), tf.int64)
+    # The same as `_mix`: uint64 wraps around.
+    value = tf.cast(seed, tf.uint64) * _SEED_FACTOR + (stream * _STREAM_FACTOR + _OFFSET) % 2**64
+    value = (value ^ tf.bitwise.right_shift(value, _uint64(31))) * _MIX_FACTOR
+    value = value ^ tf.bitwise.right_shift(value, _uint64(32))
+    return tf.cast(value & (2**63 - 1), tf.int64)
+
+
 def _mix(seed, stream):
-    """Spreads (seed, stream) over 63 bits, so that neighboring pairs have different keys."""
-    value = (seed * 0x9E3779B97F4A7C15 + stream * 0xBF58476D1CE4E5B9 + 0x94D049BB133111EB) % 2**64
-    value = (value ^ (value >> 31)) * 0xD6E8FEB86659FD93 % 2**64
+    value = (seed * _SEED_FACTOR + stream * _STREAM_FACTOR + _OFFSET) % 2**64
+    value = (value ^ (value >> 31)) * _MIX_FACTOR % 2**64
     return (value ^ (value >> 32)) & (2**63 - 1)
+
+
+def _uint64(value):
+    return tf.constant(value, tf.uint64)
 
 
 class _RandomLayer(keras.layers.Layer):

@@ -19,6 +19,7 @@ from pipelines.errors import InUseError, UserError
 from pipelines.research.lab.unit import Unit, is_result
 from pipelines.runs.json_file import read_json, write_json
 from pipelines.runs.lock import written_by_chief
+from pipelines.training.reuse import Reuse
 from vit_tf.files import storage
 
 _log = logging.getLogger(__name__)
@@ -67,6 +68,7 @@ class Lab:
         self._begun = {}  # Folders by stage.
         self._results = {}  # By folder; a result never changes.
         self._took = self._cost = 0.0  # Of the units that ended here.
+        self._reuse = Reuse()
 
     def begin(self, name, stage: Stage | None = None):
         """Names the stage whose units follow; `stage` replaces it, if more is known of it now."""
@@ -129,7 +131,7 @@ class Lab:
 
     def _run_now(self, unit):
         begin = time.perf_counter()
-        with _no_retracing_warnings():
+        with _no_retracing_warnings(), self._reuse:
             result = unit.run(self.root, self._devices)
         seconds = time.perf_counter() - begin
         self._keep(unit, result, seconds)

@@ -6,10 +6,9 @@ import logging
 import os
 from typing import Any
 
-import keras
-
 from pipelines.config import Experiment
 from pipelines.errors import NonFiniteError
+from pipelines.training.reuse import Reuse
 from pipelines.training.train import train
 
 _log = logging.getLogger(__name__)
@@ -63,6 +62,9 @@ class Training(Unit):
 def train_once(experiment, workdir, strategy) -> dict:
     """Trains one run of several in this process.
 
+    In the block of a `Reuse`, as a `Lab` opens one, runs that differ in no more than seed, learning
+    rate and images share their graphs.
+
     Returns:
         The metrics of its last evaluation by name, or {"failed": the reason} after a loss that is
         not finite.
@@ -70,14 +72,14 @@ def train_once(experiment, workdir, strategy) -> dict:
     Raises:
         As `train`.
     """
+    reuse = Reuse.current()
     try:
-        last = train(experiment, workdir, strategy)
+        last = train(experiment, workdir, strategy, reuse=reuse)
     except NonFiniteError as error:
         _log.info(f"failed: {error}")
         return {"failed": str(error)}
     finally:
-        # Frees the model, its optimizer and its graphs before the next run.
-        keras.utils.clear_session()
+        (reuse or Reuse()).end_run()  # Frees everything that no `Reuse` keeps.
     prefix = "eval_"
     return {k.removeprefix(prefix): v for k, v in last.items() if k.startswith(prefix)}
 

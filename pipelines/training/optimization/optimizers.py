@@ -290,7 +290,8 @@ def make_schedule(config, peak, total_steps):
         config: `pipelines.config.Schedule`: warm-up, and decay "linear" to 1e-5 (or the peak, if
             that is lower), "cosine" to 0, "constant", or "staircase", which divides the rate by
             ten after each fraction `decay_at` of the steps.
-        peak: rate at the end of the warm-up.
+        peak: rate at the end of the warm-up: a number, or a scalar float64 variable that is read
+            in each call.
         total_steps: updates of the whole run.
 
     Returns:
@@ -321,7 +322,7 @@ def make_schedule(config, peak, total_steps):
 
 
 def _linear(peak, progress):
-    end = min(peak, LINEAR_END)
+    end = tf.minimum(peak, LINEAR_END) if tf.is_tensor(peak) else min(peak, LINEAR_END)
     return end + (peak - end) * (1.0 - progress)
 
 
@@ -331,4 +332,4 @@ def _cosine(peak, progress):
 
 def _constant(peak, progress):
     del progress
-    return tf.constant(peak, tf.float64)
+    return tf.convert_to_tensor(peak, tf.float64)

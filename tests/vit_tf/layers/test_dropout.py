@@ -8,7 +8,7 @@ import tensorflow as tf
 from tests.tolerances import assert_close
 from tests.vit_tf import tiny
 from vit_tf.layers import Dropout, RandomContext, StochasticDepth
-from vit_tf.layers.dropout import uniform_per_example
+from vit_tf.layers.dropout import _mix, _mixed, uniform_per_example
 
 RANDOM = {"dropout": 0.3, "attention_dropout": 0.4, "stochastic_depth": 0.5}
 
@@ -129,6 +129,27 @@ def test_seed_and_stream_are_not_interchangeable():
         for step in range(4)
     }
     assert len(drawn) == 4**3
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_a_seed_in_a_variable_draws_as_its_number(jit):
+    """One graph for all seeds, up to the largest ones."""
+    variable = tf.Variable(0, dtype=tf.int64)
+
+    @tf.function(jit_compile=jit)
+    def keys(streams):
+        return tf.stack([_mixed(variable, stream) for stream in streams])
+
+    streams = (0, 1, 2, 1000, 2**31 - 1)
+    random = np.random.default_rng(0)
+    for seed in (0, 1, 2, 2**31 - 1, 2**32 + 5, 2**63 - 1, *random.integers(2**63, size=200)):
+        variable.assign(seed)
+        expected = [_mix(int(seed), stream) for stream in streams]
+        assert keys(streams).numpy().tolist() == expected
+    assert keys.experimental_get_tracing_count() == 1
+    layer = Dropout(0.5, stream=3)
+    variable.assign(7)
+    np.testing.assert_array_equal(mask(layer, (4, 9), variable), mask(layer, (4, 9), 7))
 
 
 def test_uniform_draws_are_uniform():

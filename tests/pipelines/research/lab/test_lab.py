@@ -216,8 +216,8 @@ def go_on_with_suite(path):
 def go_on_with_study(path):
     calls = []
 
-    def train(experiment, workdir, strategy):
-        del strategy
+    def train(experiment, workdir, strategy, reuse=None):
+        del strategy, reuse
         calls.append(Workdir(workdir).create(experiment))
         return {"step": 3, "eval_loss": 1.0, "eval_accuracy": 0.75}
 

@@ -106,7 +106,7 @@ def test_every_number_leads_to_its_run(ran):
 def test_a_second_start_runs_nothing_and_writes_the_same(ran, monkeypatch):
     before = {name: (ran / name).read_bytes() for name in WRITTEN}
     _shrink(monkeypatch)
-    monkeypatch.setattr(lab_unit, "train", lambda *_: pytest.fail("it trains again"))
+    monkeypatch.setattr(lab_unit, "train", lambda *_, **__: pytest.fail("it trains again"))
     with pytest.raises(RunError):
         session.run([positions.POSITIONS], ran, one_device())
     assert before == {name: (ran / name).read_bytes() for name in before}

@@ -73,7 +73,7 @@ class Trainings:
     def __init__(self, path, accuracy):
         self.path, self.accuracy, self.calls = path, accuracy, []
 
-    def __call__(self, experiment, workdir, strategy):
+    def __call__(self, experiment, workdir, strategy, reuse=None):
         folder = os.path.relpath(workdir, self.path)
         self.calls.append(folder)
         Workdir(workdir).create(experiment)

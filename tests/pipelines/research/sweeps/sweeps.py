@@ -46,7 +46,7 @@ class Trainings:
         self.path, self.accuracies, self.losses = path, accuracies, losses or {}
         self.calls, self.experiments = [], []
 
-    def __call__(self, experiment, workdir, strategy):
+    def __call__(self, experiment, workdir, strategy, reuse=None):
         self.calls.append(os.path.relpath(workdir, self.path))
         self.experiments.append(experiment)
         rate = experiment.optimizer.learning_rate

@@ -40,8 +40,14 @@ from pipelines.training.optimization.optimizers import make_schedule
 def test_schedule_values_of_the_reference(fields, peak, total_steps, expected):
     eager = make_schedule(config.Schedule(**fields), peak, total_steps)
     compiled = tf.function(eager)
+    variable = tf.Variable(0.5, dtype=tf.float64)
+    of_variable = tf.function(make_schedule(config.Schedule(**fields), variable, total_steps))
+    of_variable(tf.constant(0))  # The graph is older than the value.
+    variable.assign(peak)
     for step, rate in expected.items():
-        for received in (eager(step), compiled(tf.constant(step))):
+        graphs = compiled(tf.constant(step)), of_variable(tf.constant(step))
+        assert graphs[0] == graphs[1]
+        for received in (eager(step), *graphs):
             assert received.numpy() == pytest.approx(rate, rel=2e-6, abs=1e-10)
 
 
