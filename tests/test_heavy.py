@@ -20,7 +20,7 @@ from tests import heavy
         ("pipelines/training/train.py", ["training", "research"]),
         ("pipelines/training/loop.py", ["training"]),
         ("pipelines/serving/saved_model.py", ["research", "http", "single_file", "serving"]),
-        ("pipelines/inspection/page.py", ["inspection"]),
+        ("pipelines/inspection/page.py", ["research", "inspection"]),
         ("tests/pipelines/predictions/test_files.py", ["predictions"]),
         ("pipelines/dedup.py", ["deduplication"]),
         ("tests/test_docs.py", ["docs"]),

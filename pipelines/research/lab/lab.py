@@ -88,6 +88,7 @@ class Lab:
 
     def _finish(self, units, is_done):
         """Runs units until `is_done` says of each that it is; first those that they need."""
+        self._note(units)
         left = [unit for unit in units if not is_done(unit)]
         if needs := list(dict.fromkeys(need for unit in left for need in unit.needs)):
             self._finish(needs, self._has_files)
@@ -98,6 +99,12 @@ class Lab:
             if ran and not any(ran):
                 time.sleep(_POLL)
             left = [unit for unit in left if not is_done(unit)]
+
+    def _note(self, units):
+        """Counts what has a result for the stage, and what that needed before."""
+        for unit in units:
+            self._result(unit)
+            self._note(unit.needs)
 
     def _has_result(self, unit):
         return self._result(unit) is not None

@@ -30,9 +30,9 @@ class StudyLab(Lab):
 
     _title = "{}, run {} of {}"
 
-    def __init__(self, root, devices, stages, kept, **kwargs):
+    def __init__(self, root, devices, stages, kept=None, **kwargs):
         super().__init__(root, devices, stages, **kwargs)
-        self._kept = kept
+        self._kept = kept or Kept(None)
 
     def attempts(self, units: Sequence[StudyUnit]) -> list[dict]:
         """The results of units; {"failed": the reason} where a loss was not finite."""
@@ -72,7 +72,9 @@ class StudyLab(Lab):
         """What is known of each unit of this experiment besides its result."""
         for folder in self._finished[self._name]:
             path = os.path.join(self.root, folder, UNIT)
-            yield read_json(path) if storage.exists(path) else self._kept.get(folder)
+            found = read_json(path) if storage.exists(path) else self._kept.get(folder)
+            if found is not None:
+                yield found
 
     def _has_files(self, unit):
         path = os.path.join(self.root, unit.folder, RESULT)
@@ -90,7 +92,7 @@ class StudyLab(Lab):
             "settings": unit.settings,
             "seed": unit.seed,
             "experiment": self._name,
-            "seconds": round(seconds, 1),
+            "seconds": seconds,
             "begun": (
                 datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=seconds)
             ).isoformat(timespec="seconds"),
