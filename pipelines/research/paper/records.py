@@ -90,8 +90,8 @@ def multiplicity(found) -> str:
     """A sentence about how many claims may show by chance."""
     count = len(judged_claims(found))
     return (
-        f"Each confirmatory claim has an interval of 95 %: of {count} claims without a true one, "
-        f"at most {0.05 * count:.2g} would show by chance"
+        f"Each confirmatory claim has an interval of 95 %: were none of the {count} true, at most "
+        f"{0.05 * count:.2g} of them would show by chance"
     )
 
 
