@@ -30,6 +30,7 @@ SMALL = {
     "model.stage_depths": "1",
     "model.width": "0.5",
 }
+_BIT = ("r50x1", "r101x1", "r152x2")
 BOUNDARIES = {
     "bit_pets": (200, 300, 400),
     "bit_flowers": (200, 300, 400),
@@ -38,6 +39,9 @@ BOUNDARIES = {
     "bit_imagenet": (6000, 12_000, 18_000),
     "jft_r50x1_sgd": (129_456, 297_748, 388_366, 478_985),
     "jft_r152x2_sgd": (129_456, 297_748, 388_366, 478_985),
+    # After 30, 60 and 80 of 90 epochs, in steps of 4096 of 1,281,167 and of 14 million images.
+    **{f"imagenet_{model}": (9_383, 18_767, 25_022) for model in _BIT},
+    **{f"imagenet21k_{model}": (102_539, 205_078, 273_437) for model in _BIT},
 }
 
 

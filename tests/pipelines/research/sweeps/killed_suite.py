@@ -18,7 +18,8 @@ from tests.pipelines.tiny import one_device
 def main(path, seconds):
     trainings = suites.Trainings(path, suites.of_vtab)
 
-    def train(experiment, workdir, strategy):
+    def train(experiment, workdir, strategy, reuse=None):
+        del reuse
         time.sleep(seconds)
         return trainings(experiment, workdir, strategy)
 
