@@ -65,24 +65,25 @@ class Reuse:
     build their own.
 
     While a run begins, the devices hold a second copy of the weights, no more than the gradients of
-    its steps take. It is the current `Reuse` in a `with` block, for code that is called in it.
+    its steps take.
     """
 
     def __init__(self):
-        self._tokens = []
         self._forget()
 
     @staticmethod
     def current() -> "Reuse | None":
-        """The one whose block was entered last; None outside of all."""
+        """The one that is in use; None outside of the blocks."""
         return _current.get()
 
-    def __enter__(self):
-        self._tokens.append(_current.set(self))
-        return self
-
-    def __exit__(self, *exc_info):
-        _current.reset(self._tokens.pop())
+    @contextlib.contextmanager
+    def in_use(self):
+        """A block in which it is the current one."""
+        token = _current.set(self)
+        try:
+            yield
+        finally:
+            _current.reset(token)
 
     def trainer(self, experiment, task, strategy):
         """The `Trainer` of a run; arguments as for `build_trainer`."""

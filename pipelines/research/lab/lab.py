@@ -138,7 +138,7 @@ class Lab:
 
     def _run_now(self, unit):
         begin = time.perf_counter()
-        with _no_retracing_warnings(), self._reuse:
+        with _no_retracing_warnings(), self._reuse.in_use():
             result = unit.run(self.root, self._devices)
         seconds = time.perf_counter() - begin
         self._keep(unit, result, seconds)

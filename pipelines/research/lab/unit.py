@@ -6,6 +6,8 @@ import logging
 import os
 from typing import Any
 
+import keras
+
 from pipelines.config import Experiment
 from pipelines.errors import NonFiniteError
 from pipelines.training.reuse import Reuse
@@ -62,7 +64,7 @@ class Training(Unit):
 def train_once(experiment, workdir, strategy) -> dict:
     """Trains one run of several in this process.
 
-    In the block of a `Reuse`, as a `Lab` opens one, runs that differ in no more than seed, learning
+    While a `Reuse` is in use, as in a `Lab`, runs that differ in no more than seed, learning
     rate and images share their graphs.
 
     Returns:
@@ -79,7 +81,10 @@ def train_once(experiment, workdir, strategy) -> dict:
         _log.info(f"failed: {error}")
         return {"failed": str(error)}
     finally:
-        (reuse or Reuse()).end_run()  # Frees everything that no `Reuse` keeps.
+        if reuse:
+            reuse.end_run()
+        else:  # Frees the model, its optimizer and its graphs before the next run.
+            keras.utils.clear_session()
     prefix = "eval_"
     return {k.removeprefix(prefix): v for k, v in last.items() if k.startswith(prefix)}
 

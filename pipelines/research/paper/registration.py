@@ -20,20 +20,16 @@ class Registration:
         committed: its time, ISO 8601.
         changed: whether the files differ from it.
         first_run: the time of the first training of the study's results, ISO 8601; None: unknown.
-        of_paper: whether the expectations are the paper's, which are older than any run.
     """
 
     commit: str | None
     committed: str | None
     changed: bool
     first_run: str | None
-    of_paper: bool = False
 
     @property
     def is_confirmatory(self) -> bool:
         """Whether the declaration was committed before the first run, and is the same now."""
-        if self.of_paper:
-            return True
         if self.commit is None or self.changed or self.first_run is None:
             return False
         committed, first = map(datetime.datetime.fromisoformat, (self.committed, self.first_run))
@@ -42,8 +38,6 @@ class Registration:
     @property
     def text(self) -> str:
         """A sentence."""
-        if self.of_paper:
-            return "confirmatory: the expectations are those of the paper"
         if self.commit is None:
             return "exploratory: there is no history of the declaration here"
         declared = f"declared in commit {self.commit[:8]} of {self.committed}"
@@ -58,16 +52,15 @@ class Registration:
 
 
 def register(study, first_run) -> Registration:
-    """The registration of a study.
+    """The registration of a study at toy scale.
+
+    Fields of a set-up that other modules share are in the names of the units: a change there runs
+    them anew.
 
     Args:
         study: the `Study`.
         first_run: see `Registration`.
     """
-    if not study.run.__module__.startswith(_TOY):
-        return Registration(
-            commit=None, committed=None, changed=False, first_run=first_run, of_paper=True
-        )
     files = declaration(study.run.__module__)
     folder = os.path.dirname(files[0])
     found = _git(folder, "log", "-1", "--format=%H %cI", "--", *files)

@@ -51,7 +51,7 @@ class StudyLab(Lab):
 
         It may use the units of others too, whose time is counted there.
         """
-        return sum(x["seconds"] for x in self._units() if x["experiment"] == self._name)
+        return sum(x["seconds"] for x in self._units() if x.get("experiment") == self._name)
 
     def first_run(self) -> str | None:
         """When the first of the units of this experiment began, ISO 8601; None: that is unknown.
@@ -72,19 +72,18 @@ class StudyLab(Lab):
         """What is known of each unit of this experiment besides its result."""
         for folder in self._finished[self._name]:
             path = os.path.join(self.root, folder, UNIT)
-            found = read_json(path) if storage.exists(path) else self._kept.get(folder)
-            if found is not None:
-                yield found
+            # A run that made weights again is later than the result that was kept.
+            kept = self._kept.get(folder)
+            yield kept or (read_json(path) if storage.exists(path) else {})
 
     def _has_files(self, unit):
         path = os.path.join(self.root, unit.folder, RESULT)
         return self._has_result(unit) and current_group().from_chief(lambda: storage.exists(path))
 
     def _read(self, unit):
-        found = super()._read(unit)
-        if found is None and (kept := self._kept.get(unit.folder)):
+        if kept := self._kept.get(unit.folder):
             return kept["result"]
-        return found
+        return super()._read(unit)
 
     def _keep(self, unit, result, seconds):
         software = manifest.software()

@@ -21,7 +21,7 @@ class Study:
         question: one sentence.
         setup: what is trained and how it is analyzed, fixed before the run.
         run: a function of a `Lab` that returns `Findings`.
-        minutes: that it takes on 2 quiet cores; None if that is not known.
+        minutes: that it takes two processes on 2 quiet cores; None if that is not known.
         default: whether it belongs to the default run.
         is_gate: whether nothing else runs if something that must show does not.
     """

@@ -85,6 +85,6 @@ CLASSIFIERS = Study(
     "half of the training images. The best rate of each by the loss on the validation split; "
     f"then these and three others with {_LEAST} to {_MOST} seeds, tested on 949 other images. "
     "Differences are paired by seed; they are equal if the interval lies within 3 points.",
-    minutes=20,
+    minutes=12,
     run=_run,
 )

@@ -97,6 +97,6 @@ DATA_SIZE = Study(
     f"for all. The rate of each is the best with {_TUNED_AT} images on the validation "
     "split. Two seeds, 1,600 test images. The lead of BiT is regressed on the logarithm of the "
     "number of images (Student's interval of the slope).",
-    minutes=19,
+    minutes=51,
     run=_run,
 )

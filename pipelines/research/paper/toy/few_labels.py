@@ -156,7 +156,7 @@ FEW_LABELS = Study(
     "and 10 labels of each class: ridge regression on frozen features (L2 of 0.2 times the "
     "number of examples), and fine-tuning of all weights for 100 steps at the best "
     "rate with 5 labels. Five seeds of weights, order and labels; differences are paired by seed.",
-    minutes=20,
+    minutes=11,
     run=_run,
     default=True,
 )

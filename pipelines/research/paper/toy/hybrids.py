@@ -51,6 +51,6 @@ HYBRIDS = Study(
     "with the same 64 tokens, with 3 layers: equal multiply-adds within 1 %. The best of "
     "rate on the validation split; then 5 to 8 seeds, tested on 1,600 images, paired by "
     "seed.",
-    minutes=20,
+    minutes=24,
     run=_run,
 )

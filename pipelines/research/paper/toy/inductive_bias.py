@@ -116,6 +116,6 @@ INDUCTIVE_BIAS = Study(
     "random direction (the share of equal predictions); cut into squares of 16, 8 or 4 pixels "
     "in a random order; with noise, blur, less contrast or a covered square, each in three "
     "strengths. The claims are about the models of 16,000 images, two seeds, paired.",
-    minutes=3,
+    minutes=4,
     run=_run,
 )

@@ -42,6 +42,6 @@ OPTIMIZERS = Study(
     "600 steps of 64. The best rate on the validation split for each; then 5 to 8 seeds, "
     "tested on 1,600 images, paired. The paper's question is about pre-training and transfer; here "
     "it is one training.",
-    minutes=15,
+    minutes=24,
     run=_run,
 )

@@ -96,7 +96,7 @@ PERMUTATIONS = Study(
     f"{_LEAST} to {_MOST} seeds, tested on 949 others. The positions of the ViT are drawn alike "
     "for all patches, so it should not matter where they lie; filters and pooling of the BiT join "
     "neighbors. Differences are paired by seed.",
-    minutes=30,
+    minutes=26,
     run=_run,
     default=True,
 )

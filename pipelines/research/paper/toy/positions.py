@@ -95,7 +95,7 @@ POSITIONS = Study(
     f"the loss on the validation split; then {_LEAST} to {_MOST} seeds, tested on 949 others. "
     "Differences are paired by seed; those of the second and third claim have intervals for three "
     "tests (Bonferroni).",
-    minutes=25,
+    minutes=19,
     run=_run,
     default=True,
 )

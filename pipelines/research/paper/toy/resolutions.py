@@ -67,6 +67,6 @@ RESOLUTIONS = Study(
     "patches of 4 is trained for 1,200 steps of 64 at 32 x 32 and then fine-tuned for 150 steps, "
     "at 32 x 32, or at 48 x 48 with resized position embeddings. The best rate on the "
     "validation split; three seeds, paired, tested on 400 images.",
-    minutes=5,
+    minutes=14,
     run=_run,
 )

@@ -43,7 +43,7 @@ from pipelines.research.paper.toy import (
     positions,
 )
 from pipelines.research.paper.units import Training
-from pipelines.runs.json_file import read_json
+from pipelines.runs.json_file import read_json, write_json
 from pipelines.runs.workdir import Workdir
 from pipelines.stored_models import model_source
 from tests.pipelines.tiny import one_device
@@ -176,7 +176,12 @@ def test_claims_about_changed_images():
         names = inductive_bias.ChangedImages.stand_in(None)
         seeds = (-noise, noise, -noise, noise, 0.0)
         return {
-            name: Cell(tuple(Reading("a", name, values.get(name, 0.5) + x) for x in seeds))
+            name: Cell(
+                tuple(
+                    Reading("a", name, values.get(name, 0.5) + x * (name != "accuracy"))
+                    for x in seeds
+                )
+            )
             for name in names
         }
 
@@ -191,7 +196,7 @@ def test_claims_about_changed_images():
     assert [claim.shows for claim in swapped[:2]] == [False, False]
     # Seeds that differ as much as the arms show nothing.
     noisy = inductive_bias._claims({"ViT": vit, "BiT": arm(bit_values, noise=0.25)})
-    assert noisy[0].shows is False
+    assert [claim.shows for claim in noisy[:2]] == [False, False]
 
 
 def test_claims_about_positions():
@@ -321,7 +326,8 @@ def test_other_folders_are_refused_untouched(tmp_path):
 def test_names_choose_experiments():
     default = [toy.name for toy in catalog.choose(None)]
     assert default == ["G0", "E1", "E2", "E12"]
-    assert sum(toy.minutes for toy in catalog.choose(None)) <= 80
+    assert sum(toy.minutes for toy in catalog.choose(None)) <= 60
+    assert sum(toy.minutes for toy in catalog.choose("all")) <= 5 * 60
     assert [toy.name for toy in catalog.choose("all")] == [*catalog.TOYS]
     assert catalog.choose("E1") == catalog.choose("table8") == [positions.POSITIONS]
     with pytest.raises(UserError, match="table2 has no study at toy scale: pipelines.sweep"):
@@ -468,7 +474,6 @@ def test_confirmatory_means_declared_before_the_first_run(tmp_path, monkeypatch)
     assert not registration.register(toy, None).is_confirmatory
     file.write_text("SEEDS = 6\n")
     assert "differs from commit" in registration.register(toy, after).text
-    assert registration.register(dataclasses.replace(toy, run=len), None).is_confirmatory
 
 
 def test_a_declaration_is_the_files_of_its_module_and_of_those_that_it_takes_from():
@@ -504,6 +509,17 @@ def test_kept_results_replace_runs_and_weights_are_made_again(ran, tmp_path, mon
     )
     assert lab.results([test])[0].keys() == test.stand_in().keys()
     assert (other / "runs" / of.folder / "final.npz").exists()
+    # The weights are younger than the result that was kept, which is what the page has.
+    again = session.StudyLab(str(other / "runs"), one_device(), stages, kept)
+    result = dict(kept.get(of.folder)["result"])
+    assert again.results([of]) == [result]
+    write_json(str(other / "runs" / of.folder / "result.json"), result | {"loss": 9.0})
+    again = session.StudyLab(str(other / "runs"), one_device(), stages, kept)
+    assert again.results([of]) == [result]
+    assert kept.get(of.folder)["seed"] in study.PILOTS and again.first_run() is None
+    with_begun = next(x for x in by_folder.values() if x.seed == 0)
+    again.results([with_begun])
+    assert again.first_run() == kept.get(with_begun.folder)["begun"]
 
     (units / "E1.jsonl").write_text("{}\n")
     with pytest.raises(UserError, match=r"E1.jsonl is damaged"):
