@@ -159,7 +159,7 @@ def check_choices(section, prefix="", synonyms=None):
     Raises:
         UserError: if a field has a value of another type.
     """
-    kinds = typing.get_type_hints(type(section))
+    kinds = _type_hints(type(section))
     for name, choices in _choices(type(section)).items():
         optional = (None,) if types.NoneType in _options(kinds[name]) else ()
         if (value := getattr(section, name)) not in (*choices, *optional):
