@@ -36,7 +36,7 @@ def _checkpoints():
             shorter = override(experiment, [f"train.steps={steps}"])
             units = seeded(f"few_labels/pretrained_by_{slug(way)},steps={steps}", shorter, _SEEDS)
             if steps == experiment.train.steps:
-                units = pretrained(way)[: len(_SEEDS)]
+                units = pretrained(way, _SEEDS)
             for seed, unit in zip(_SEEDS, units, strict=True):
                 found[f"{way}, {steps} steps, seed {seed}"] = unit
     return found
