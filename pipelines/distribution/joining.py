@@ -220,8 +220,9 @@ class _Chief:
         """Checks that the address of a worker leads to its process."""
         address, found = self._place.addresses[index], None
         try:
-            with socket.create_connection(self._place.split(index), ANSWER) as connection:
-                found = Link(connection).receive(ANSWER)
+            connection = socket.create_connection(self._place.split(index), ANSWER)
+            with contextlib.closing(Link(connection)) as link:
+                found = link.receive(ANSWER)
         except (OSError, ValueError) as error:
             problem = f"cannot be reached from worker 0: {_reason(error)}"
         else:
@@ -337,8 +338,9 @@ def _reach_chief(place, hello, deadline, seconds, chief):
             problem = _reason(error)
             time.sleep(min(RETRY, left))
             continue
-        if chief.error is not None:
-            continue  # It came while there was no link that it could end.
+        if chief.error is not None:  # It came while there was no link that it could end.
+            link.close()
+            continue
         link.send(hello)
         try:
             # Worker 0 may have begun to wait later than this one.

@@ -42,11 +42,14 @@ def join(monkeypatch):
             return [each.exception(60) or each.result() for each in waiting]
 
     yield run
+    links = [link for group in made for link in group._links.values()]
     for group in made:
         with group._changed:  # A thread that is failing now has begun its wait for `_end`.
             group._is_over = True
-        for link in group._links.values():
-            link._connection.close()
+    for link in links:
+        link.end()  # Wakes the thread that reads.
+    for link in links:
+        link.close()
 
 
 @pytest.fixture
@@ -172,6 +175,25 @@ def test_a_port_in_use_ends_all(join, processes):
         for error in errors:
             assert type(error) is UserError
             assert f"Worker {index} cannot listen on its port" in str(error)
+
+
+def test_a_refusal_while_a_worker_connects_leaves_no_connection(monkeypatch, processes):
+    """Another worker says it when there is no link to worker 0 that it could end."""
+    made, connect, error = [], socket.create_connection, UserError("another worker cannot")
+    chief = joining._ChiefOfOthers()
+
+    def connect_meanwhile(*arguments):
+        made.append(connect(*arguments))
+        chief.refuse(error, 2)
+        return made[-1]
+
+    monkeypatch.setattr(joining.socket, "create_connection", connect_meanwhile)
+    with socket.create_server(("", 0)) as server:
+        place = Place((f"127.0.0.1:{server.getsockname()[1]}", "localhost:1"), 1)
+        with pytest.raises(UserError) as raised:
+            joining._reach_chief(place, {}, time.monotonic() + 5, 5, chief)
+    assert raised.value is error
+    assert [x.fileno() for x in made] == [-1]
 
 
 def test_the_port_of_a_job_step_is_tried_again_by_the_next_step(join):
