@@ -8,6 +8,8 @@ PYTHONS ?= python3.11 python3.12
 TF ?= 2.21
 
 RUN := .venv/bin/python
+# Empty: Python keeps compiled modules, where the user's setting is that each process compiles all.
+export PYTHONDONTWRITEBYTECODE :=
 # In the order of tests/conftest.py: files that take long first.
 PYTEST = $(RUN) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # What needs neither other systems nor an hour.

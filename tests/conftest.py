@@ -4,6 +4,7 @@ The environment is set before TensorFlow is imported, and the processes that tes
 """
 
 import dataclasses
+import gc
 import os
 import pathlib
 import random
@@ -99,6 +100,21 @@ def pytest_sessionstart(session):
     tf.config.set_logical_device_configuration(cpu, parts)
     tf.config.experimental.enable_tensor_float_32_execution(False)
     tf.random.set_seed(SEED)
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Spares each worker the imports of rooms whose groups are left out, a third of all files."""
+    if collection_path.is_relative_to(heavy.ROOT):
+        path = collection_path.relative_to(heavy.ROOT).as_posix()
+        path += "/" * collection_path.is_dir()
+        if heavy.is_left_out(path, config.heavy_groups):
+            return True
+    return None  # Other hooks decide.
+
+
+def pytest_collection_finish():
+    """Searches for garbage skip what the test modules have made: it stays until the end."""
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(config, items):

@@ -24,6 +24,7 @@ def _room(folder, *more):
     return functools.partial(_paths, folder, more)
 
 
+@functools.cache
 def _paths(folder, more):
     """A room's folder, its tests, the modules that it imports directly, and others."""
     found = {f"{folder}/": None, f"tests/{folder}/": None}
@@ -225,6 +226,16 @@ def groups_of(paths):
     """The groups that changed files switch on."""
     found = {group: starts() if callable(starts) else starts for group, starts in GROUPS.items()}
     return [group for group, starts in found.items() if any(p.startswith(starts) for p in paths)]
+
+
+def is_left_out(path, groups):
+    """Whether all tests of a file or folder are in rooms of other groups: it is not imported.
+
+    Args:
+        path: below the checkout; that of a folder ends in "/".
+        groups: the groups that run.
+    """
+    return any(path.startswith(start) and group not in groups for start, group in ROOMS.items())
 
 
 def groups_of_test(item):

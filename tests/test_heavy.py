@@ -77,6 +77,18 @@ def test_a_test_runs_with_all_its_groups():
         heavy.split([_item("typo", "doc")], [])
 
 
+def test_files_of_other_rooms_are_not_imported():
+    for path, groups, left_out in (
+        ("tests/pipelines/research/", [], True),
+        ("tests/pipelines/research/lab/test_lab.py", ["docs"], True),
+        ("tests/pipelines/research/lab/test_lab.py", ["docs", "research"], False),
+        ("tests/pipelines/serving/test_prediction_errors.py", [], True),
+        ("tests/pipelines/serving/test_signatures.py", [], False),
+        ("tests/pipelines/", [], False),
+    ):
+        assert heavy.is_left_out(path, groups) == left_out, path
+
+
 def test_after_a_time_no_heavy_test_begins(monkeypatch):
     monkeypatch.delenv("VIT_HEAVY_UNTIL", raising=False)
     heavy_one, light = _item("docs", "docs"), _item("light")

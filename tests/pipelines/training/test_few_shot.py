@@ -25,8 +25,8 @@ from tests.pipelines.training_runs import without_compiling
 
 SETTINGS = (
     "model.layers=1",
-    "data.train_split=train[:200]",
-    "data.eval_split=test[:100]",
+    "data.train_split=train[:100]",
+    "data.eval_split=test[:40]",
     "data.fraction=0.2",
     "train.steps=4",
     "train.checkpoint_every=2",
@@ -63,7 +63,7 @@ def test_accuracies_are_those_of_the_averaged_weights(run):
     model, preprocessing, _ = model_source.find(run, "ema").open_model()
     # The whole split, although the run trains on a fifth of it.
     features = []
-    for split in ("train[:200]", "test[:100]"):
+    for split in ("train[:100]", "test[:40]"):
         source = open_source("digits", split, None)
         data = EvaluationData(source=source, preprocessing=preprocessing, batch_size=32)
         features.append(FeatureExtractor(model.features, one_device(), data).run())

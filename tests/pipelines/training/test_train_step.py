@@ -71,7 +71,9 @@ def _trainer(experiment, batches, strategy=None):
         experiment, task_of(experiment, experiment.model.config(CLASSES)), strategy
     )
     _assign(trainer.model, _start_weights(trainer.model))
-    dataset = tf.data.Dataset.from_tensor_slices(batches).repeat()
+    options = tf.data.Options()
+    options.autotune.enabled = False  # As in training: its end can block for a minute.
+    dataset = tf.data.Dataset.from_tensor_slices(batches).repeat().with_options(options)
     trainer.train_dataset = strategy.experimental_distribute_dataset(dataset)
     return trainer
 
@@ -153,6 +155,7 @@ def _independent_loop(experiment, batches, optimizer, loss_kind):
 def test_twenty_steps_equal_an_independent_loop(batches, optimizer, loss_kind, devices):
     experiment = _experiment(
         *NO_DROPOUT,
+        "model.layers=1",  # Compiling takes most of the time; the optimizer sees no layers.
         f"train.loss={loss_kind}",
         f"optimizer.name={optimizer}",
         f"optimizer.learning_rate={PEAK[optimizer]}",

@@ -66,6 +66,6 @@ def _killed(tmp_path, moments, assignments):
 
 def _run(workdir, moments, assignments):
     program = "tests.pipelines.training.killed_workers"
-    result = run_module(program, workdir, moments, 1, *assignments, cwd=workdir.parent, cold=True)
+    result = run_module(program, workdir, moments, 1, *assignments, cwd=workdir.parent)
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout.splitlines()[-1])
