@@ -187,6 +187,6 @@ FEW_SHOT_PROXY = Study(
     "their length, and the interval is that of 20,000 permutations within the lengths. It shows a "
     "correlation of 0.5 with a chance of 91 %. The claim says that there is a relation, not that "
     "it is strong.",
-    minutes=13,
+    minutes=15,
     run=_run,
 )

@@ -121,6 +121,6 @@ HYBRIDS = Study(
     "with the same 16 tokens, with 3 layers: equal multiply-adds within 1 %. The best rate of each "
     "at each budget by the loss on the validation split; then 5 to 8 seeds, tested on 949 others, "
     "paired by seed.",
-    minutes=14,
+    minutes=17,
     run=_run,
 )

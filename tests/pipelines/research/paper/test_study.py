@@ -28,8 +28,8 @@ from pipelines.research.paper.findings import (
     Reading,
     Table,
     cell,
+    with_headroom,
 )
-from pipelines.research.paper.headroom import with_headroom
 from pipelines.research.paper.measurements import ChangedImages, FewShotTest, Speed
 from pipelines.research.paper.study import Study
 from pipelines.research.paper.toy import (
@@ -278,13 +278,14 @@ def test_claims_about_hybrids():
 
 
 def test_claims_about_resolutions():
-    def claims(low, high, long):
-        names = dict(zip(resolutions.TUNINGS, map(_cell, (low, high, long)), strict=True))
-        return [(claim.shows, claim.numbers) for claim in resolutions._claims(names)]
+    def verdicts(*means):
+        cells = dict(zip(resolutions.TUNINGS, map(_cell, means), strict=True))
+        return [(claim.shows, claim.numbers) for claim in resolutions._claims(cells)]
 
-    better, at_cost = claims(0.7, 0.8, 0.75)
-    assert better == (True, "+10.0 ± 0.0 points") and at_cost == (None, "+5.0 ± 0.0 points")
-    assert claims(0.7, 0.7, 0.6)[0][0] is False
+    better, worse = (True, "+10.0 ± 0.0 points"), (False, "-10.0 ± 0.0 points")
+    assert verdicts(0.7, 0.8, 0.6) == [better, worse]
+    assert verdicts(0.7, 0.6, 0.8) == [worse, better]
+    assert verdicts(0.7, 0.7, 0.7)[0][0] is False
 
 
 def test_claims_about_few_shots():
@@ -461,12 +462,10 @@ def test_pre_training_and_tests_of_few_labels_share_no_image():
             depth_and_width.ARMS[x]
             for x in (depth_and_width.layers_of(4), depth_and_width.width_of(128))
         ],
-        [resolutions.TUNINGS[x] for x in (resolutions._HIGH, resolutions._LONG)],
     ],
 )
 def test_arms_of_equal_cost(arms):
-    """Those of a training: models of E7 differ in the number of their steps too."""
-    first, second = (cost.macs(arm.model_config(8)) * arm.train.steps for arm in arms)
+    first, second = (cost.macs(arm.model_config(8)) for arm in arms)
     assert first == pytest.approx(second, rel=0.025)
 
 
