@@ -47,7 +47,7 @@ def _run(lab):
         return _tunings(f"{slug(arm)},rate={rate:g}", arm, _starts(PILOTS), rate, CHOOSING)
 
     choice = choose(lab, "learning rate", dict.fromkeys(TUNINGS, _RATES), units)
-    power = seeds_for(list(choice.pilots.values()), _EFFECT, most=_MOST)
+    power = seeds_for(list(choice.pilots.values()), _EFFECT, most=_MOST, tests=len(_HIGH))
     starts = _starts(range(power.seeds))
     before = cell(starts, lab.results(starts))
     tuned = {}
