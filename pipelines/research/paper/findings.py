@@ -9,6 +9,8 @@ from scipy import stats
 # Fewer seeds give numbers and no verdict.
 LEAST_SEEDS = 5
 _CONFIDENCE = 0.95
+# Accuracies between which a model has learned its task and has not finished it.
+_HEADROOM = (0.60, 0.85)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -331,6 +333,25 @@ def quantile(count, tests=1) -> float:
 def jointly(*verdicts: bool | None) -> bool | None:
     """Whether all show; None if one of them is no verdict."""
     return None if None in verdicts else all(verdicts)
+
+
+def with_headroom(bases: Mapping[str, Cell], claims: Sequence[Claim]) -> list[Claim]:
+    """The claims of a study, behind one about the headroom of its base models.
+
+    Without it the others have no verdict: a model that has not learned, or that makes hardly an
+    error, says nothing about what would help it. The claim is only reported, so it adds nothing to
+    the number of expectations that show.
+
+    Args:
+        bases: name -> the accuracies of a base model.
+        claims: the others.
+    """
+    low, high = _HEADROOM
+    numbers = ", ".join(f"{name} {each.mean:.1%}" for name, each in bases.items())
+    if not all(low <= each.mean <= high for each in bases.values()):
+        numbers += "; it does not hold, so no other expectation has a verdict"
+        claims = [dataclasses.replace(each, shows=None) for each in claims]
+    return [Claim(f"headroom: accuracies from {low:.0%} to {high:.0%}", None, numbers), *claims]
 
 
 def points(found: Difference) -> str:

@@ -28,6 +28,7 @@ from pipelines.research.paper.findings import (
     Reading,
     Table,
     cell,
+    with_headroom,
 )
 from pipelines.research.paper.measurements import ChangedImages, FewShotTest, Speed
 from pipelines.research.paper.study import Study
@@ -36,11 +37,13 @@ from pipelines.research.paper.toy import (
     depth_and_width,
     digits,
     few_labels,
+    few_shot_proxy,
     gates,
     hybrids,
     inductive_bias,
     permutations,
     positions,
+    resolutions,
 )
 from pipelines.research.paper.units import Training
 from pipelines.runs.json_file import read_json, write_json
@@ -199,6 +202,10 @@ def test_claims_about_changed_images():
     assert [claim.shows for claim in noisy[:2]] == [False, False]
 
 
+def _cell(mean, noise=(-0.002, -0.001, 0.0, 0.001, 0.002)):
+    return Cell(tuple(Reading("a", "accuracy", mean + x) for x in noise))
+
+
 def test_claims_about_positions():
     def arm(*values):
         return Cell(tuple(Reading("a", "accuracy", x) for x in values))
@@ -235,20 +242,101 @@ def test_claims_about_permutations():
 
 
 def test_claims_about_depth_and_width():
-    def cells(**values):
-        names = {"one": "1 layers", "two": "2 layers", "four": "4 layers", "eight": "8 layers"}
-        names["wide"] = "width 128"
-        return {
-            names[x]: Cell(
-                tuple(Reading("a", "accuracy", y + z) for z in (-0.001, 0.0, 0.001, 0, 0))
-            )
-            for x, y in values.items()
-        }
+    names = [depth_and_width.layers_of(x) for x in (1, 2, 4)] + [depth_and_width.width_of(128)]
 
-    shown = depth_and_width._claims(cells(one=0.5, two=0.7, four=0.8, eight=0.81, wide=0.7))
-    assert [claim.shows for claim in shown] == [True, True, True]
-    other = depth_and_width._claims(cells(one=0.5, two=0.5, four=0.5, eight=0.6, wide=0.7))
-    assert [claim.shows for claim in other] == [False, False, False]
+    def verdicts(*means):
+        cells = dict(zip(names, map(_cell, means), strict=True))
+        return [claim.shows for claim in depth_and_width._claims(cells)]
+
+    assert {*names} == {*depth_and_width.ARMS}
+    assert verdicts(0.5, 0.7, 0.75, 0.7) == [True, True, True]
+    assert verdicts(0.5, 0.5, 0.5, 0.7) == [False, False, False]
+    assert verdicts(0.5, 0.6, 0.8, 0.7) == [True, False, True]
+
+
+def test_claims_about_hybrids():
+    def verdicts(vit, hybrid, noise=0.001):
+        # The noise of a seed changes its sign with the steps, else the pairs would cancel it.
+        signs, seeds = (1, 1, -1), (-2, -1, 0, 1, 2)
+        rows = {
+            "ViT": [_cell(x) for x in vit],
+            "hybrid": [
+                _cell(x, [sign * noise * seed for seed in seeds])
+                for x, sign in zip(hybrid, signs, strict=True)
+            ],
+        }
+        table = Table(title="", columns=hybrids._STEPS, rows=rows, reference="ViT")
+        return [claim.shows for claim in hybrids._claims(table)]
+
+    assert verdicts((0.4, 0.7, 0.9), (0.7, 0.9, 0.92)) == [True, True, None, None]
+    # The lead stays, or grows; a hybrid that is behind at first.
+    assert verdicts((0.4, 0.7, 0.9), (0.5, 0.8, 1.0)) == [True, False, None, None]
+    assert verdicts((0.4, 0.7, 0.9), (0.5, 0.9, 1.2)) == [True, False, None, None]
+    assert verdicts((0.4, 0.7, 0.9), (0.3, 0.9, 0.7)) == [False, True, None, None]
+    # Seeds that differ as much as the arms show nothing.
+    assert verdicts((0.4, 0.7, 0.9), (0.7, 0.9, 0.92), noise=0.3) == [False, False, None, None]
+
+
+def test_claims_about_resolutions():
+    def verdicts(*means):
+        cells = dict(zip(resolutions.TUNINGS, map(_cell, means), strict=True))
+        return [(claim.shows, claim.numbers) for claim in resolutions._claims(cells)]
+
+    better, worse = (True, "+10.0 ± 0.0 points"), (False, "-10.0 ± 0.0 points")
+    assert verdicts(0.7, 0.8, 0.6) == [better, worse]
+    assert verdicts(0.7, 0.6, 0.8) == [worse, better]
+    assert verdicts(0.7, 0.7, 0.7)[0][0] is False
+
+
+def test_claims_about_few_shots():
+    """Two ways of three lengths, which raise both accuracies by far more than the seeds."""
+    ways, lengths = [*few_shot_proxy.WAYS], few_shot_proxy._STEPS
+    checkpoints = [
+        few_shot_proxy._Checkpoint(way=way, steps=steps, training=_Constant())
+        for way in ways
+        for steps in lengths
+        for _ in few_shot_proxy._SEEDS
+    ]
+    places = np.arange(len(checkpoints))
+    steps = np.array([each.steps for each in checkpoints])
+    random = np.random.default_rng(0).permutation(len(places))
+
+    def verdicts(few, tuned):
+        return few_shot_proxy._claims(checkpoints, few.tolist(), tuned.tolist())
+
+    related = verdicts(steps + places, steps + places)
+    assert [claim.shows for claim in related] == [True, None, None, None]
+    # Length alone explains all of it.
+    by_length = verdicts(1e6 * steps + places, 1e6 * steps + random)
+    assert [claim.shows for claim in by_length] == [False, None, None, None]
+    assert by_length[-1].numbers.startswith("+0.9")
+    # Of equal length, the better is the worse.
+    reverse = verdicts(1e6 * steps + places, 1e6 * steps - places)
+    assert reverse[0].shows is False and reverse[0].numbers.startswith("-1.00;")
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "shows"),
+    [((0.61, 0.84), True), ((0.59, 0.7), None), ((0.7, 0.86), None), ((0.2, 0.9), None)],
+)
+def test_without_headroom_there_is_no_verdict(accuracies, shows):
+    bases = {f"model {x}": _cell(x) for x in accuracies}
+    claims = [Claim("it is better", True, "+1.0 points"), Claim("it is told", None, "1")]
+    gate, *others = with_headroom(bases, claims)
+    assert gate.shows is None and ("does not hold" in gate.numbers) == (shows is None)
+    assert [claim.shows for claim in others] == [shows, None]
+    assert [claim.numbers for claim in others] == ["+1.0 points", "1"]
+
+
+@pytest.mark.parametrize("accuracy", [0.5, 0.7])
+@pytest.mark.parametrize("study_of", [depth_and_width.DEPTH_AND_WIDTH, resolutions.RESOLUTIONS])
+def test_studies_with_headroom_ask_for_it(study_of, accuracy, monkeypatch):
+    """By stand-ins whose accuracies are all the same."""
+    monkeypatch.setattr(Training, "stand_in", lambda _: {"loss": 1.0, "accuracy": accuracy})
+    gate, *others = study_of.run(session.Listing()).claims
+    assert gate.text.startswith("headroom")
+    expected = {None} if accuracy == 0.5 else {False, None}
+    assert {claim.shows for claim in others} - {None} == expected - {None}
 
 
 class _Constant:
@@ -369,8 +457,11 @@ def test_pre_training_and_tests_of_few_labels_share_no_image():
     "arms",
     [
         data_size.ARMS.values(),
-        hybrids.ARMS.values(),
-        [depth_and_width.ARMS[x] for x in ("8 layers", "width 128")],
+        hybrids.MODELS.values(),
+        [
+            depth_and_width.ARMS[x]
+            for x in (depth_and_width.layers_of(4), depth_and_width.width_of(128))
+        ],
     ],
 )
 def test_arms_of_equal_cost(arms):
