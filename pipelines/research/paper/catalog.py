@@ -7,6 +7,7 @@ from pipelines.errors import UserError, counted
 from pipelines.reports.text_table import aligned
 from pipelines.research.paper.full import results
 from pipelines.research.paper.full.plans import Target, summary
+from pipelines.research.paper.related_work import RELATED_WORK
 from pipelines.research.paper.study import Study
 from pipelines.research.paper.toy.axial import AXIAL
 from pipelines.research.paper.toy.classifiers import CLASSIFIERS
@@ -20,7 +21,6 @@ from pipelines.research.paper.toy.inductive_bias import INDUCTIVE_BIAS
 from pipelines.research.paper.toy.optimizers import OPTIMIZERS
 from pipelines.research.paper.toy.permutations import PERMUTATIONS
 from pipelines.research.paper.toy.positions import POSITIONS
-from pipelines.research.paper.toy.related_work import RELATED_WORK
 from pipelines.research.paper.toy.resolutions import RESOLUTIONS
 from vit_tf.config.near_names import did_you_mean
 

@@ -18,7 +18,7 @@ from pipelines.errors import RunError, UserError
 from pipelines.evaluation import few_shot_report
 from pipelines.evaluation.few_shot import Strength
 from pipelines.research.lab import unit as lab_unit
-from pipelines.research.paper import catalog, findings, registration, session, study
+from pipelines.research.paper import catalog, findings, registration, related_work, session, study
 from pipelines.research.paper.findings import (
     Cell,
     Chart,
@@ -41,7 +41,6 @@ from pipelines.research.paper.toy import (
     inductive_bias,
     permutations,
     positions,
-    related_work,
 )
 from pipelines.research.paper.units import Training
 from pipelines.runs.json_file import read_json, write_json
@@ -532,6 +531,8 @@ def test_a_declaration_is_the_files_of_its_module_and_of_those_that_it_takes_fro
     files = registration.declaration(inductive_bias.__name__)
     names = [os.path.basename(file) for file in files]
     assert names == ["inductive_bias.py", "data_size.py", "shapes.py"]
+    files = registration.declaration(related_work.__name__)
+    assert [os.path.basename(file) for file in files] == ["related_work.py", "shapes.py"]
 
 
 @pytest.mark.process
