@@ -40,8 +40,8 @@ def make_record(study, findings: Findings, lab) -> dict:
         found = register(study, lab.first_run())
         registration = {"text": found.text, "confirmatory": found.is_confirmatory}
         if study.is_gate:
-            registration = {"text": f"a gate, which does not count: {found.text}"}
-            registration["confirmatory"] = False
+            sentence = f"a gate, which does not count: {found.text}"
+            registration = {"text": sentence, "confirmatory": False}
     at_edge = any(choice.at_edge for choice in findings.choices)
     claims = [
         dataclasses.asdict(claim) | ({"shows": None} if at_edge else {})

@@ -3,7 +3,7 @@
 import datetime
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from pipelines.distribution.group import current_group
 from pipelines.distribution.signals import interruptible
@@ -216,7 +216,7 @@ def units_folder(path) -> str:
     return os.path.join(storage.normal(path), _UNITS)
 
 
-def rebuild(studies: Sequence[Study], path, units) -> str:
+def rebuild(studies: Iterable[Study], path, units) -> str:
     """Writes the pages of the experiments whose units are kept; runs nothing.
 
     Args:
@@ -232,12 +232,12 @@ def rebuild(studies: Sequence[Study], path, units) -> str:
             kept, or one is missing.
     """
     path, kept = storage.normal(path), Kept(units)
-    studies = [study for study in studies if study.name in kept.studies]
-    if not studies:
+    there = [study for study in studies if study.name in kept.studies]
+    if not there:
         raise UserError(f"{units} has no results of {_MARK[1]}. Name the --units of its runs.")
     mark(path, *_MARK)
-    lab = KeptLab(units_folder(path), studies, kept)
-    for study in studies:
+    lab = KeptLab(units_folder(path), there, kept)
+    for study in there:
         lab.begin(study.name)
         report.write(path, study, records.make_record(study, study.run(lab), lab))
     report.write_index(path)

@@ -78,8 +78,8 @@ def check(units, text, made):
     rebuilt = (made / "report.md").read_text()
     assert _lines(text, with_history) == _lines(rebuilt, with_history)
     if with_history:
-        shown = re.search(r"(\d+) of (\d+) confirmatory claims show", text)
-        assert tuple(map(int, shown.groups())) == _headline(text)
+        shown = re.findall(r"(\d+) of (\d+) confirmatory claims show", text)
+        assert [tuple(map(int, each)) for each in shown] == [_headline(text)]
     kept = [json.loads(x) for file in units.glob("*.jsonl") for x in file.read_text().splitlines()]
     results = {each["folder"]: each["result"] for each in kept}
     for reading in (reading for page in pages for reading in _readings(page)):
