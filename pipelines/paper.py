@@ -44,7 +44,11 @@ def define(values):
     flags.DEFINE_integer("chips", 128, "Their number.", lower_bound=1, **own)
     flags.DEFINE_bool("dry_run", False, "Print the runs of the experiments, and end.", **own)
     flags.DEFINE_bool(
-        "report", False, "Write the page about all experiments again, and end.", **own
+        "report",
+        False,
+        "Write the page about all experiments again, and end; with --units, also the pages of the "
+        "experiments whose results are there.",
+        **own,
     )
     flags.DEFINE_string(
         "units",
@@ -83,7 +87,10 @@ def main(values, arguments):
         print("\n\n".join("\n".join(each) for each in lines))
         return
     if values.report:
-        print(session.rewrite(workdir))
+        if values.units:
+            print(session.rebuild(catalog.choose(values.run or catalog.ALL), workdir, values.units))
+        else:
+            print(session.rewrite(workdir))
         return
     records = session.run(studies, workdir, _devices(values), values.units)
     if values.json:

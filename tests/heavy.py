@@ -82,7 +82,7 @@ GROUPS = {
     "research": _room(
         "pipelines/research",
         *(f"pipelines/{name}.py" for name in ("demo", "paper", "plan", "sweep", "verify_weights")),
-        "tests/pipelines/test_plan.py",
+        *("tests/pipelines/test_plan.py", "docs/results/"),
     ),
     # And the memory of the inspection of a large model.
     "inspection": _room(

@@ -7,6 +7,7 @@ from pipelines.errors import UserError, counted
 from pipelines.reports.text_table import aligned
 from pipelines.research.paper.full import results
 from pipelines.research.paper.full.plans import Target, summary
+from pipelines.research.paper.related_work import RELATED_WORK
 from pipelines.research.paper.study import Study
 from pipelines.research.paper.toy.axial import AXIAL
 from pipelines.research.paper.toy.classifiers import CLASSIFIERS
@@ -28,6 +29,7 @@ TOYS = {
     for toy in (
         *(GATES, POSITIONS, FEW_LABELS, DATA_SIZE, CLASSIFIERS, HYBRIDS, DEPTH_AND_WIDTH),
         *(RESOLUTIONS, FEW_SHOT_PROXY, INDUCTIVE_BIAS, OPTIMIZERS, AXIAL, PERMUTATIONS),
+        RELATED_WORK,
     )
 }
 ALL = "all"
@@ -49,6 +51,8 @@ class Part:
     nearest: str = ""
 
 
+# What a study asks that belongs to no part, by whether it is a gate.
+_NO_PART = {True: "none: it checks the others", False: "none: the related work of section 2"}
 _SUITES = "pipelines.sweep --suite fine-tunes any model on data of the paper"
 _INSPECT = "pipelines.inspect shows it of any model, also of those that the studies train"
 _MEASURE = "pipelines.plan --measure is its search, on the devices of this machine"
@@ -140,7 +144,7 @@ def describe() -> list[str]:
             toy.title,
             f"{toy.minutes:g}",
             "default" if toy.default else "",
-            ", ".join(toy.paper) or "none: it checks the others",
+            ", ".join(toy.paper) or _NO_PART[toy.is_gate],
         ]
         for toy in TOYS.values()
     ]

@@ -86,6 +86,13 @@ class Difference:
         """
         return self._verdict(self.half is not None and abs(self.mean) + self.half < margin)
 
+    def is_no_worse(self, margin) -> bool | None:
+        """Whether the interval lies above `-margin`: a test that at most the margin is lost.
+
+        None as for `is_above`.
+        """
+        return self._verdict(self.half is not None and self.mean - self.half > -margin)
+
     def _verdict(self, shows):
         return bool(shows) if self.seeds >= LEAST_SEEDS else None
 

@@ -41,6 +41,11 @@ class Kept:
         """The record of a unit: "folder", "result", and what its `UNIT` has; None without one."""
         return self._lines.get(folder)
 
+    @property
+    def studies(self) -> set[str]:
+        """The names of the studies that units ran for."""
+        return {record["experiment"] for record in self._lines.values()}
+
     def add(self, root, folder):
         """Adds a unit that has run below `root`, unless it is there."""
         if self._path and folder not in self._lines:

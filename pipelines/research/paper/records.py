@@ -38,8 +38,10 @@ def make_record(study, findings: Findings, lab) -> dict:
         registration = {"text": "the expectations are the paper's", "confirmatory": False}
     else:
         found = register(study, lab.first_run())
-        is_confirmatory = found.is_confirmatory and not study.is_gate
-        registration = {"text": found.text, "confirmatory": is_confirmatory}
+        registration = {"text": found.text, "confirmatory": found.is_confirmatory}
+        if study.is_gate:
+            sentence = f"a gate, which does not count: {found.text}"
+            registration = {"text": sentence, "confirmatory": False}
     at_edge = any(choice.at_edge for choice in findings.choices)
     claims = [
         dataclasses.asdict(claim) | ({"shows": None} if at_edge else {})

@@ -16,7 +16,8 @@ class Registration:
     """When a study was declared, and when it first ran.
 
     Attributes:
-        commit: the one that last changed the files of the declaration; None if git does not know.
+        commit: the one that last changed the files of the declaration; None if git does not know,
+            as in a shallow clone.
         committed: its time, ISO 8601.
         changed: whether the files differ from it.
         first_run: the time of the first training of the study's results, ISO 8601; None: unknown.
@@ -63,10 +64,13 @@ def register(study, first_run) -> Registration:
     """
     files = declaration(study.run.__module__)
     folder = os.path.dirname(files[0])
-    found = _git(folder, "log", "-1", "--format=%H %cI", "--", *files)
-    if not found:
+    commit, committed, *parents = _git(
+        folder, "log", "-1", "--format=%H %cI %P", "--", *files
+    ).split() or (None, None)
+    # The oldest commit of a shallow clone seems to have made all files.
+    is_cut = not parents and _git(folder, "rev-parse", "--is-shallow-repository") == "true"
+    if commit is None or is_cut:
         return Registration(commit=None, committed=None, changed=False, first_run=first_run)
-    commit, committed = found.split()
     changed = _git(folder, "status", "--porcelain", "--", *files)
     return Registration(
         commit=commit, committed=committed, changed=bool(changed), first_run=first_run

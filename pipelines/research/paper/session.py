@@ -3,7 +3,7 @@
 import datetime
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from pipelines.distribution.group import current_group
 from pipelines.distribution.signals import interruptible
@@ -104,6 +104,25 @@ class StudyLab(Lab):
         super()._keep(unit, result, seconds)
 
 
+class KeptLab(StudyLab):
+    """Runs nothing: the results are those that are kept.
+
+    Args:
+        root: the folder of the units, if they were run.
+        studies: the experiments.
+        kept: their results.
+    """
+
+    def __init__(self, root, studies, kept):
+        super().__init__(root, None, {x.name: Stage(1, None) for x in studies}, kept)
+
+    def _run(self, unit, is_done):
+        raise UserError(
+            f"The result of {unit.folder}, of {self._name}, is not kept. Run what is missing: "
+            f"--run {self._name} with the same --units."
+        )
+
+
 class Listing:
     """Stands for a lab and runs nothing: it notes the units that an experiment asks for.
 
@@ -195,6 +214,34 @@ def run(studies: Sequence[Study], path, devices, units=None) -> dict:
 def units_folder(path) -> str:
     """The folder of the units of the studies in a folder."""
     return os.path.join(storage.normal(path), _UNITS)
+
+
+def rebuild(studies: Iterable[Study], path, units) -> str:
+    """Writes the pages of the experiments whose units are kept; runs nothing.
+
+    Args:
+        studies: experiments; those without a kept unit are left out.
+        path: the folder of the pages; created if missing.
+        units: see `run`.
+
+    Returns:
+        The path of the page about all experiments.
+
+    Raises:
+        UserError: if the folder of the pages holds something else; if no unit of the experiments is
+            kept, or one is missing.
+    """
+    path, kept = storage.normal(path), Kept(units)
+    there = [study for study in studies if study.name in kept.studies]
+    if not there:
+        raise UserError(f"{units} has no results of {_MARK[1]}. Name the --units of its runs.")
+    mark(path, *_MARK)
+    lab = KeptLab(units_folder(path), there, kept)
+    for study in there:
+        lab.begin(study.name)
+        report.write(path, study, records.make_record(study, study.run(lab), lab))
+    report.write_index(path)
+    return report.index_path(path)
 
 
 def rewrite(path) -> str:

@@ -71,6 +71,10 @@ def test_too_few_seeds_give_no_verdict():
     assert Difference(-0.02, 0.01, 5).is_below is True
     assert Difference(0.02, 0.01, 5).is_within(0.04) is True
     assert Difference(0.02, 0.02, 5).is_within(0.04) is False
+    assert Difference(0.2, 0.02, 5).is_no_worse(0.04) is True
+    assert Difference(-0.02, 0.01, 5).is_no_worse(0.04) is True
+    assert Difference(-0.02, 0.03, 5).is_no_worse(0.04) is False
+    assert Difference(0.2, 0.02, 4).is_no_worse(0.04) is None
     assert Difference(-0.02, 0.03, 4).is_within(0.06) is None
 
 

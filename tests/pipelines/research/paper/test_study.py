@@ -18,7 +18,7 @@ from pipelines.errors import RunError, UserError
 from pipelines.evaluation import few_shot_report
 from pipelines.evaluation.few_shot import Strength
 from pipelines.research.lab import unit as lab_unit
-from pipelines.research.paper import catalog, findings, registration, session, study
+from pipelines.research.paper import catalog, findings, registration, related_work, session, study
 from pipelines.research.paper.findings import (
     Cell,
     Chart,
@@ -339,6 +339,28 @@ def test_studies_with_headroom_ask_for_it(study_of, accuracy, monkeypatch):
     assert {claim.shows for claim in others} - {None} == expected - {None}
 
 
+def test_claims_about_related_work():
+    """One arm after another loses what its claim allows; without headroom there is no verdict."""
+
+    def verdicts(noise=0.001, **values):
+        seeds = (-noise, noise, 0.0, noise, -noise)
+        means = {"ResNet": 0.8, "SE": 0.79, "AACN": 0.8, "SASA": 0.77, "local": 0.7}
+        cells = {
+            arm: Cell(tuple(Reading("a", "accuracy", mean + x * (arm != "ResNet")) for x in seeds))
+            for arm, mean in (means | values).items()
+        }
+        *claims, headroom = related_work._claims(cells)
+        assert headroom.shows is None
+        return [claim.shows for claim in claims]
+
+    assert verdicts() == [True] * 4
+    for place, arm in enumerate(("SE", "AACN", "SASA")):
+        assert verdicts(**{arm: 0.74}) == [x != place for x in range(4)]
+    assert verdicts(local=0.77) == [True, True, True, False]
+    assert verdicts(noise=0.05) == [False] * 3 + [True]
+    assert verdicts(ResNet=0.95) == verdicts(ResNet=0.4) == [None] * 4
+
+
 class _Constant:
     """A unit without a run."""
 
@@ -462,11 +484,12 @@ def test_pre_training_and_tests_of_few_labels_share_no_image():
             depth_and_width.ARMS[x]
             for x in (depth_and_width.layers_of(4), depth_and_width.width_of(128))
         ],
+        related_work.ARMS.values(),
     ],
 )
 def test_arms_of_equal_cost(arms):
-    first, second = (cost.macs(arm.model_config(8)) for arm in arms)
-    assert first == pytest.approx(second, rel=0.025)
+    costs = [cost.macs(arm.model_config(8)) for arm in arms]
+    assert len(costs) > 1 and max(costs) == pytest.approx(min(costs), rel=0.025)
 
 
 def test_the_change_of_the_lead_is_a_regression():
@@ -567,10 +590,40 @@ def test_confirmatory_means_declared_before_the_first_run(tmp_path, monkeypatch)
     assert "differs from commit" in registration.register(toy, after).text
 
 
+def test_a_shallow_clone_has_no_history_of_older_declarations(tmp_path, monkeypatch):
+    """Its oldest commit seems to have made all files; a later change is known."""
+
+    def git(*arguments):
+        who = ("-c", "user.name=a", "-c", "user.email=a@b")
+        subprocess.run(["git", *who, *arguments], check=True, capture_output=True)
+
+    def commit(name, text):
+        (tmp_path / "full" / name).write_text(text)
+        git("-C", tmp_path / "full", "add", ".")
+        git("-C", tmp_path / "full", "commit", "-q", "-m", "x")
+
+    def registered(folder):
+        file = str(tmp_path / folder / "declared.py")
+        monkeypatch.setattr(registration, "declaration", lambda module: [file])
+        return registration.register(positions.POSITIONS, "2999-01-01T00:00:00+00:00")
+
+    git("init", "-q", tmp_path / "full")
+    commit("declared.py", "SEEDS = 5\n")
+    commit("other.py", "")
+    git("clone", "-q", "--depth", "1", f"file://{tmp_path / 'full'}", tmp_path / "one")
+    assert registered("full").is_confirmatory
+    assert "no history" in registered("one").text
+    commit("declared.py", "SEEDS = 6\n")
+    git("clone", "-q", "--depth", "2", f"file://{tmp_path / 'full'}", tmp_path / "two")
+    assert registered("two") == registered("full")
+
+
 def test_a_declaration_is_the_files_of_its_module_and_of_those_that_it_takes_from():
     files = registration.declaration(inductive_bias.__name__)
     names = [os.path.basename(file) for file in files]
     assert names == ["inductive_bias.py", "data_size.py", "shapes.py"]
+    files = registration.declaration(related_work.__name__)
+    assert [os.path.basename(file) for file in files] == ["related_work.py", "shapes.py"]
 
 
 @pytest.mark.process
