@@ -14,7 +14,7 @@ from scipy import stats
 
 from pipelines.config import override
 from pipelines.data.sources.open import open_source
-from pipelines.errors import RunError, UserError
+from pipelines.errors import Interrupted, RunError, UserError
 from pipelines.evaluation import few_shot_report
 from pipelines.evaluation.few_shot import Strength
 from pipelines.research.lab import unit as lab_unit
@@ -309,6 +309,34 @@ def test_a_gate_that_fails_ends_the_call(tmp_path):
         session.run([toy_of(False, "G0", is_gate=True), toy_of(True)], tmp_path / "a", None)
     assert not (tmp_path / "a" / "E1.json").exists()
     assert [*session.run([toy_of(True)], tmp_path / "a", None)] == ["E1"]
+
+
+def test_after_the_budget_no_run_begins_and_the_next_call_goes_on(tmp_path, monkeypatch):
+    """Three runs of a minute each: a budget of 1.5 minutes lets two begin, and both end."""
+    now, ran = [0.0], []
+
+    class Minute(_Constant):
+        def __init__(self, number):
+            self.folder = f"minute-{number}"
+
+        def run(self, root, strategy):
+            now[0] += 60
+            ran.append(self.folder)
+            return super().run(root, strategy)
+
+    def findings(lab):
+        units = [Minute(number) for number in range(3)]
+        rows = {unit.folder: [cell([unit], lab.results([unit]))] for unit in units}
+        return Findings([Table(title="a", columns=["b"], rows=rows)], [Claim("it is", True, "1")])
+
+    monkeypatch.setattr(session.time, "monotonic", lambda: now[0])
+    with pytest.raises(Interrupted, match=r"The 1.5 minutes of --budget are over.*to go on"):
+        session.run([toy_of(True, run=findings)], tmp_path, None, budget=1.5)
+    assert ran == ["minute-0", "minute-1"] and not (tmp_path / "E1.json").exists()
+    assert [*session.run([toy_of(True, run=findings)], tmp_path, None, budget=1.5)] == ["E1"]
+    assert ran == ["minute-0", "minute-1", "minute-2"]
+    # Without a run that is left, no budget is too small.
+    assert [*session.run([toy_of(True, run=findings)], tmp_path, None, budget=0)] == ["E1"]
 
 
 def test_other_folders_are_refused_untouched(tmp_path):
