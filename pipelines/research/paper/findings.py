@@ -84,6 +84,10 @@ class Difference:
         """
         return self._verdict(self.half is not None and abs(self.mean) + self.half < margin)
 
+    def is_less_than(self, margin) -> bool | None:
+        """Whether the interval lies below a margin; None, no verdict, as for `is_within`."""
+        return self._verdict(self.half is not None and self.mean + self.half < margin)
+
     def _verdict(self, shows):
         return bool(shows) if self.seeds >= LEAST_SEEDS else None
 
