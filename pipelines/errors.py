@@ -35,7 +35,7 @@ class NonFiniteError(RunError):
 
 
 class Interrupted(Exception):
-    """A signal stopped the run after saving; the same command resumes it: exit code 75."""
+    """A signal, or the end of a budget, stopped it; the same command goes on: exit code 75."""
 
 
 class WorkerError(Exception):

@@ -18,7 +18,8 @@ them. Without --run it runs the default ones.
 With --scale=full it runs the commands of a table or figure with the paper's models and data, which
 takes a cluster; --dry_run prints them, to be started anywhere, with what they take of chips.
 
-An interrupted call goes on when it is started again. Several processes may share a --workdir. The
+An interrupted call goes on when it is started again, and so does one that has ended with exit code
+75 because the minutes of --budget were over. Several processes may share a --workdir. The
 exit code is 1 if something does not show that must.
 
 example: python -m pipelines.paper --run table8
@@ -57,6 +58,14 @@ def define(values):
         "it has is not run again, also on another machine.",
         **own,
     )
+    flags.DEFINE_float(
+        "budget",
+        None,
+        "Minutes after which no run begins: the call ends with exit code 75 and the same command "
+        "goes on. A run that has begun ends first.",
+        lower_bound=0.0,
+        **own,
+    )
     shared_flags.define_json(values)
 
 
@@ -92,7 +101,7 @@ def main(values, arguments):
         else:
             print(session.rewrite(workdir))
         return
-    records = session.run(studies, workdir, _devices(values), values.units)
+    records = session.run(studies, workdir, _devices(values), values.units, values.budget)
     if values.json:
         shared_flags.print_json(records)
 

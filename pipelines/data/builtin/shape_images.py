@@ -71,7 +71,7 @@ class _Shapes(NamedTuple):
     sin: np.ndarray
 
 
-def draw(first, count, size, *, seed=0, stream=0, single=False, large=False):
+def draw(first, count, size, *, seed=0, stream=0, single=False, large=False, pairs=None):
     """Draws images `first` .. `first + count - 1` of a stream.
 
     Args:
@@ -81,6 +81,7 @@ def draw(first, count, size, *, seed=0, stream=0, single=False, large=False):
         stream: such as the number of a split; different streams have different images.
         single: whether every image holds exactly one shape, as the label "position" needs.
         large: whether this one shape is large, and anywhere in the image.
+        pairs: int64 `[p, 2]`, the kinds and colors that are drawn together; None: all of them.
 
     Returns:
         uint8 `[count, size, size, 3]`, and the `Attributes`.
@@ -93,7 +94,11 @@ def draw(first, count, size, *, seed=0, stream=0, single=False, large=False):
     def choose(names):
         return (next(uniform) * np.float32(len(names))).astype(np.int64)
 
-    kind, color = choose(KINDS), choose(COLORS)
+    if pairs is None:
+        kind, color = choose(KINDS), choose(COLORS)
+    else:
+        kind, color = pairs[choose(pairs)].T
+        next(uniform)  # That of the color, so that all else is drawn from the same words.
     texture, background = choose(TEXTURES), choose(BACKGROUNDS)
     number = choose(COUNTS)
     if single or large:

@@ -6,6 +6,8 @@ Names (`tfds.load` accepts them too after this module is imported):
     shapes/class-large               the same with one large shape in each image
     shapes/colour, shapes/count      the label is the color, or the number of shapes
     shapes/position                  the label is the cell of the only shape, in a 3 x 3 grid
+    shapes/pairs                     the label is kind and color of one large shape: 48 of the 64
+    shapes/held-out-pairs            pairs, such as "red star"; and the other 16
     shapes/colour-32x20000           32 x 32 pixels, 20,000 training images
     shapes/colour-32x20000-seed7     the same with other images
 
@@ -17,6 +19,7 @@ import dataclasses
 import re
 from typing import ClassVar
 
+import numpy as np
 import tensorflow_datasets as tfds
 
 from pipelines.data.builtin import shape_images
@@ -24,12 +27,30 @@ from pipelines.data.builtin.offline_builder import OfflineBuilder
 from pipelines.errors import DataError
 
 _LARGE = "class-large"
+_PAIRS, _HELD_OUT = "pairs", "held-out-pairs"
+
+
+def _pairs(held_out):
+    """Kinds and colors, int64 `[p, 2]`; of each kind and of each color, two pairs are held out."""
+    kind, color = np.divmod(np.arange(len(shape_images.KINDS) * len(shape_images.COLORS)), 8)
+    return np.stack([kind, color], 1)[((color - kind) % 8 < 2) == held_out]
+
+
+# Label -> what may be drawn.
+_DRAWN = {_PAIRS: _pairs(held_out=False), _HELD_OUT: _pairs(held_out=True)}
 _LABELS = {
     "class": shape_images.KINDS,
     "colour": tuple(shape_images.COLORS),
     "count": shape_images.COUNTS,
     "position": shape_images.POSITIONS,
     _LARGE: shape_images.KINDS,
+    **{
+        label: tuple(
+            f"{tuple(shape_images.COLORS)[color]} {shape_images.KINDS[kind]}"
+            for kind, color in drawn
+        )
+        for label, drawn in _DRAWN.items()
+    },
 }
 # Label -> its name in `shape_images.Attributes`, if different.
 _ATTRIBUTES = {"class": "kind", _LARGE: "kind", "colour": "color"}
@@ -136,6 +157,7 @@ def draw_examples(config, split, first, count):
     Returns:
         uint8 `[count, size, size, 3]` and int64 labels `[count]`.
     """
+    pairs = _DRAWN.get(config.label)
     images, attributes = shape_images.draw(
         first,
         count,
@@ -143,6 +165,11 @@ def draw_examples(config, split, first, count):
         seed=config.seed,
         stream=_STREAMS[split],
         single=config.label == "position",
-        large=config.label == _LARGE,
+        large=config.label == _LARGE or pairs is not None,
+        pairs=pairs,
     )
+    if pairs is not None:
+        numbers = np.full((len(shape_images.KINDS), len(shape_images.COLORS)), -1)
+        numbers[tuple(pairs.T)] = np.arange(len(pairs))
+        return images, numbers[attributes.kind, attributes.color]
     return images, getattr(attributes, _ATTRIBUTES.get(config.label, config.label))

@@ -1,6 +1,7 @@
 """What is measured on the weights of a training: few shots, changed images, speed."""
 
 import dataclasses
+import statistics
 import time
 from typing import ClassVar
 
@@ -69,6 +70,33 @@ class FewShotTest(Measurement):
             for seed, accuracy in zip(self.seeds, grid[0, 0].tolist(), strict=True):
                 result[self.key(shots, seed)] = accuracy
         return result
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FewShotMean(FewShotTest):
+    """The same, and their means over the choices of training images."""
+
+    kind: ClassVar[str] = "few_shot_mean"
+
+    def stand_in(self) -> dict:
+        """A result with the keys of a real one."""
+        return self._with_means(super().stand_in())
+
+    @staticmethod
+    def mean_key(shots) -> str:
+        """The name of a mean in the result."""
+        return f"{shots} shots"
+
+    def measure(self, opened, test, strategy) -> dict:
+        """Returns the accuracies by `key`, and their means by `mean_key`."""
+        return self._with_means(super().measure(opened, test, strategy))
+
+    def _with_means(self, result):
+        means = {
+            self.mean_key(shots): statistics.fmean(result[self.key(shots, x)] for x in self.seeds)
+            for shots in self.shots
+        }
+        return result | means
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -3,11 +3,12 @@
 import datetime
 import logging
 import os
+import time
 from collections.abc import Iterable, Sequence
 
 from pipelines.distribution.group import current_group
 from pipelines.distribution.signals import interruptible
-from pipelines.errors import RunError, UserError
+from pipelines.errors import Interrupted, RunError, UserError
 from pipelines.research.lab.folder import mark
 from pipelines.research.lab.lab import RESULT, Lab, Stage
 from pipelines.research.paper import records, report
@@ -26,13 +27,21 @@ _UNITS = "runs"
 
 
 class StudyLab(Lab):
-    """Runs the units of studies; the stages are the studies, whose cost is in seconds."""
+    """Runs the units of studies; the stages are the studies, whose cost is in seconds.
+
+    Args:
+        root, devices, stages, kwargs: see `Lab`.
+        kept: results that need no run, a `Kept`; None: there are none.
+        budget: minutes from now, after which no unit begins; None: no limit.
+    """
 
     _title = "{}, run {} of {}"
 
-    def __init__(self, root, devices, stages, kept=None, **kwargs):
+    def __init__(self, root, devices, stages, kept=None, budget=None, **kwargs):
         super().__init__(root, devices, stages, **kwargs)
         self._kept = kept or Kept(None)
+        self._budget = budget
+        self._end = None if budget is None else time.monotonic() + 60 * budget
 
     def attempts(self, units: Sequence[StudyUnit]) -> list[dict]:
         """The results of units; {"failed": the reason} where a loss was not finite."""
@@ -75,6 +84,14 @@ class StudyLab(Lab):
             # A run that made weights again is later than the result that was kept.
             kept = self._kept.get(folder)
             yield kept or (read_json(path) if storage.exists(path) else {})
+
+    def _run(self, unit, is_done):
+        if self._end is not None and time.monotonic() >= self._end:
+            raise Interrupted(
+                f"The {self._budget:g} minutes of --budget are over: no other run begins. Start "
+                "the same command again to go on."
+            )
+        return super()._run(unit, is_done)
 
     def _has_files(self, unit):
         path = os.path.join(self.root, unit.folder, RESULT)
@@ -163,7 +180,7 @@ def listed(study: Study) -> Listing:
     return listing
 
 
-def run(studies: Sequence[Study], path, devices, units=None) -> dict:
+def run(studies: Sequence[Study], path, devices, units=None, budget=None) -> dict:
     """Runs experiments, or what is left of them, and writes their pages.
 
     Args:
@@ -172,6 +189,7 @@ def run(studies: Sequence[Study], path, devices, units=None) -> dict:
         devices: see `Lab`.
         units: folder where the results of units are kept, and read if they are not in `path`; see
             `kept`. None keeps none.
+        budget: minutes after which no unit begins; one that runs then ends. None: no limit.
 
     Returns:
         `{name: the record of the experiment}`, see `records.make_record`.
@@ -180,13 +198,13 @@ def run(studies: Sequence[Study], path, devices, units=None) -> dict:
         UserError: if the folder holds something else.
         RunError: if something that must show does not; the other experiments have run, except
             after a gate.
-        Interrupted: after a signal.
+        Interrupted: after a signal, and if the budget ends before the experiments.
     """
     path, made, broken = storage.normal(path), {}, []
     stages = {x.name: Stage(len(listed(x).units), x.minutes and 60 * x.minutes) for x in studies}
     with interruptible():
         mark(path, *_MARK)
-        lab = StudyLab(units_folder(path), devices, stages, Kept(units), pace=1.0)
+        lab = StudyLab(units_folder(path), devices, stages, Kept(units), budget, pace=1.0)
         for study in studies:
             lab.begin(study.name)
             try:

@@ -38,7 +38,7 @@ OPTIMIZERS = Study(
     title="SGD against Adam for a ResNet",
     paper=("table7",),
     question="Does Adam train a ResNet better than SGD with momentum?",
-    setup="Classes of large drawn shapes at 32 x 32 pixels, 4,000 training images, the BiT of E3, "
+    setup="Classes of large drawn shapes at 32 x 32 pixels, 4,000 training images, the BiT of E11, "
     "600 steps of 64. The best rate on the validation split for each; then 5 to 8 seeds, "
     "tested on 1,600 images, paired. The paper's question is about pre-training and transfer; here "
     "it is one training.",

@@ -92,6 +92,32 @@ def test_attributes_are_uniform_and_independent():
                 assert chi_squared < cells - 1 + 5 * np.sqrt(2 * (cells - 1)), (a, b)
 
 
+def test_pairs_are_uniform_and_all_else_is_as_without_them():
+    """Held-out pairs are the others; of each kind and each color there are two."""
+    drawn = {}
+    for label in ("pairs", "held-out-pairs"):
+        config = shapes.ShapesConfig(name="any", label=label, size=16, seed=3)
+        images, labels = shapes.draw_examples(config, "train", 0, 3000)
+        names = shapes._LABELS[label]
+        counts, expected = np.bincount(labels, minlength=len(names)), 3000 / len(names)
+        chi_squared = ((counts - expected) ** 2 / expected).sum()
+        assert chi_squared < len(names) - 1 + 5 * np.sqrt(2 * (len(names) - 1))
+        drawn[label] = names
+        # Where the pair of an image is by chance the same, so is the image.
+        plain, attributes = shape_images.draw(0, 3000, 16, seed=3, large=True)
+        same = [
+            names[label] == f"{tuple(shape_images.COLORS)[color]} {shape_images.KINDS[kind]}"
+            for label, kind, color in zip(labels, attributes.kind, attributes.color, strict=True)
+        ]
+        assert 10 < sum(same) < 600
+        np.testing.assert_array_equal(images[same], plain[same])
+        assert not (images == plain).all((1, 2, 3))[~np.array(same)].any()
+    seen, held_out = map(set, drawn.values())
+    assert (len(seen), len(held_out), len(seen | held_out)) == (48, 16, 64)
+    for words in (shape_images.KINDS, shape_images.COLORS):
+        assert all(sum(word in name.split() for name in held_out) == 2 for word in words)
+
+
 def test_counts_are_uniform(drawn):
     counts = np.bincount(drawn[1].count)
     assert len(counts) == 5
@@ -193,6 +219,8 @@ def test_any_size(size):
         ("count", ("1", "2", "3", "4", "5")),
         ("position", shape_images.POSITIONS),
         ("class-large", shape_images.KINDS),
+        ("pairs", shapes._LABELS["pairs"]),
+        ("held-out-pairs", shapes._LABELS["held-out-pairs"]),
     ],
 )
 def test_data_set(name, labels, tmp_path):

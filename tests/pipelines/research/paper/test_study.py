@@ -10,11 +10,10 @@ from urllib.parse import unquote
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from pipelines.config import override
 from pipelines.data.sources.open import open_source
-from pipelines.errors import RunError, UserError
+from pipelines.errors import Interrupted, RunError, UserError
 from pipelines.evaluation import few_shot_report
 from pipelines.evaluation.few_shot import Strength
 from pipelines.research.lab import unit as lab_unit
@@ -30,10 +29,9 @@ from pipelines.research.paper.findings import (
     cell,
     with_headroom,
 )
-from pipelines.research.paper.measurements import ChangedImages, FewShotTest, Speed
+from pipelines.research.paper.measurements import ChangedImages, FewShotMean, FewShotTest, Speed
 from pipelines.research.paper.study import Study
 from pipelines.research.paper.toy import (
-    data_size,
     depth_and_width,
     digits,
     few_labels,
@@ -126,7 +124,7 @@ def test_few_shot_accuracies_are_those_of_the_command(ran, tmp_path, monkeypatch
 
     of = Training(name="there", experiment=Workdir(os.path.join(root, folder)).read_experiment())
     monkeypatch.setattr(Training, "folder", folder)
-    unit = FewShotTest(
+    unit = FewShotMean(
         of=of,
         data="digits/low",
         train_split="train",
@@ -149,6 +147,8 @@ def test_few_shot_accuracies_are_those_of_the_command(ran, tmp_path, monkeypatch
     )
     means = [sum(found[unit.key(shots, seed)] for seed in (0, 1)) / 2 for shots in (1, 5)]
     assert means == pytest.approx([row["mean"] for row in expected["few_shot"]])
+    assert [found[unit.mean_key(shots)] for shots in (1, 5)] == pytest.approx(means)
+    assert found.keys() == unit.stand_in().keys()
 
 
 @pytest.mark.process
@@ -170,36 +170,6 @@ def test_changed_images_and_speed_of_a_run(ran, monkeypatch):
     assert read_json(os.path.join(root, unit.folder, "manifest.json"))["data"]["labels"]
     speed = Speed(of=of, data="digits", test_split="test")
     assert speed.run(root, one_device()).keys() == speed.stand_in().keys()
-
-
-def test_claims_about_changed_images():
-    """The stated changes decide: BiT agrees more under a shift, ViT keeps more after shuffling."""
-
-    def arm(values, noise=0.0):
-        names = inductive_bias.ChangedImages.stand_in(None)
-        seeds = (-noise, noise, -noise, noise, 0.0)
-        return {
-            name: Cell(
-                tuple(
-                    Reading("a", name, values.get(name, 0.5) + x * (name != "accuracy"))
-                    for x in seeds
-                )
-            )
-            for name in names
-        }
-
-    vit = arm({"accuracy": 0.8, "shifted by 4": 0.6, "squares of 8 shuffled": 0.7})
-    bit_values = {"accuracy": 0.9, "shifted by 4": 0.7, "squares of 8 shuffled": 0.6}
-    bit = arm(bit_values)
-    shift, shuffle, *others = inductive_bias._claims({"ViT": vit, "BiT": bit})
-    assert (shift.shows, shift.numbers) == (True, "+10.0 ± 0.0 points")
-    assert shuffle.shows and shuffle.numbers == "ViT 85.2%, BiT 61.3%; +23.9 ± 0.0 points"
-    assert [claim.shows for claim in others] == [None] * 4
-    swapped = inductive_bias._claims({"ViT": bit, "BiT": vit})
-    assert [claim.shows for claim in swapped[:2]] == [False, False]
-    # Seeds that differ as much as the arms show nothing.
-    noisy = inductive_bias._claims({"ViT": vit, "BiT": arm(bit_values, noise=0.25)})
-    assert [claim.shows for claim in noisy[:2]] == [False, False]
 
 
 def _cell(mean, noise=(-0.002, -0.001, 0.0, 0.001, 0.002)):
@@ -421,6 +391,34 @@ def test_a_gate_that_fails_ends_the_call(tmp_path):
     assert [*session.run([toy_of(True)], tmp_path / "a", None)] == ["E1"]
 
 
+def test_after_the_budget_no_run_begins_and_the_next_call_goes_on(tmp_path, monkeypatch):
+    """Three runs of a minute each: a budget of 1.5 minutes lets two begin, and both end."""
+    now, ran = [0.0], []
+
+    class Minute(_Constant):
+        def __init__(self, number):
+            self.folder = f"minute-{number}"
+
+        def run(self, root, strategy):
+            now[0] += 60
+            ran.append(self.folder)
+            return super().run(root, strategy)
+
+    def findings(lab):
+        units = [Minute(number) for number in range(3)]
+        rows = {unit.folder: [cell([unit], lab.results([unit]))] for unit in units}
+        return Findings([Table(title="a", columns=["b"], rows=rows)], [Claim("it is", True, "1")])
+
+    monkeypatch.setattr(session.time, "monotonic", lambda: now[0])
+    with pytest.raises(Interrupted, match=r"The 1.5 minutes of --budget are over.*to go on"):
+        session.run([toy_of(True, run=findings)], tmp_path, None, budget=1.5)
+    assert ran == ["minute-0", "minute-1"] and not (tmp_path / "E1.json").exists()
+    assert [*session.run([toy_of(True, run=findings)], tmp_path, None, budget=1.5)] == ["E1"]
+    assert ran == ["minute-0", "minute-1", "minute-2"]
+    # Without a run that is left, no budget is too small.
+    assert [*session.run([toy_of(True, run=findings)], tmp_path, None, budget=0)] == ["E1"]
+
+
 def test_other_folders_are_refused_untouched(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(UserError, match="exists and holds no experiments"):
@@ -478,7 +476,6 @@ def test_pre_training_and_tests_of_few_labels_share_no_image():
 @pytest.mark.parametrize(
     "arms",
     [
-        data_size.ARMS.values(),
         hybrids.MODELS.values(),
         [
             depth_and_width.ARMS[x]
@@ -490,22 +487,6 @@ def test_pre_training_and_tests_of_few_labels_share_no_image():
 def test_arms_of_equal_cost(arms):
     costs = [cost.macs(arm.model_config(8)) for arm in arms]
     assert len(costs) > 1 and max(costs) == pytest.approx(min(costs), rel=0.025)
-
-
-def test_the_change_of_the_lead_is_a_regression():
-    """The slope of the lead over the logarithm of the images, and its interval, by SciPy."""
-    random = np.random.default_rng(0)
-    values = random.uniform(size=[2, len(data_size.SIZES), 2])
-    rows = {
-        arm: [Cell(tuple(Reading("a", "accuracy", x) for x in pair)) for pair in each]
-        for arm, each in zip(("ViT", "BiT"), values.tolist(), strict=True)
-    }
-    table = Table(title="", columns=list(data_size.SIZES), rows=rows, reference="ViT")
-    line = stats.linregress(
-        np.repeat(np.log2(data_size.SIZES), 2), (values[1] - values[0]).reshape(-1)
-    )
-    half = stats.t.ppf(0.975, 2 * len(data_size.SIZES) - 2) * line.stderr
-    assert data_size._slope(table) == (pytest.approx(line.slope), pytest.approx(half))
 
 
 def test_gates_are_those_that_are_stated():
@@ -621,7 +602,7 @@ def test_a_shallow_clone_has_no_history_of_older_declarations(tmp_path, monkeypa
 def test_a_declaration_is_the_files_of_its_module_and_of_those_that_it_takes_from():
     files = registration.declaration(inductive_bias.__name__)
     names = [os.path.basename(file) for file in files]
-    assert names == ["inductive_bias.py", "data_size.py", "shapes.py"]
+    assert names == ["inductive_bias.py", "data_size.py"]
     files = registration.declaration(related_work.__name__)
     assert [os.path.basename(file) for file in files] == ["related_work.py", "shapes.py"]
 
