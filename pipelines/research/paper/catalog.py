@@ -7,9 +7,7 @@ from pipelines.errors import UserError, counted
 from pipelines.reports.text_table import aligned
 from pipelines.research.paper.full import results
 from pipelines.research.paper.full.plans import Target, summary
-from pipelines.research.paper.related_work import RELATED_WORK
 from pipelines.research.paper.study import Study
-from pipelines.research.paper.toy.axial import AXIAL
 from pipelines.research.paper.toy.classifiers import CLASSIFIERS
 from pipelines.research.paper.toy.data_size import DATA_SIZE
 from pipelines.research.paper.toy.depth_and_width import DEPTH_AND_WIDTH
@@ -18,9 +16,9 @@ from pipelines.research.paper.toy.few_shot_proxy import FEW_SHOT_PROXY
 from pipelines.research.paper.toy.gates import GATES
 from pipelines.research.paper.toy.hybrids import HYBRIDS
 from pipelines.research.paper.toy.inductive_bias import INDUCTIVE_BIAS
-from pipelines.research.paper.toy.optimizers import OPTIMIZERS
 from pipelines.research.paper.toy.permutations import PERMUTATIONS
 from pipelines.research.paper.toy.positions import POSITIONS
+from pipelines.research.paper.toy.related_work import RELATED_WORK
 from pipelines.research.paper.toy.resolutions import RESOLUTIONS
 from vit_tf.config.near_names import did_you_mean
 
@@ -28,8 +26,7 @@ TOYS = {
     toy.name: toy
     for toy in (
         *(GATES, POSITIONS, FEW_LABELS, DATA_SIZE, CLASSIFIERS, HYBRIDS, DEPTH_AND_WIDTH),
-        *(RESOLUTIONS, FEW_SHOT_PROXY, INDUCTIVE_BIAS, OPTIMIZERS, AXIAL, PERMUTATIONS),
-        RELATED_WORK,
+        *(RESOLUTIONS, FEW_SHOT_PROXY, INDUCTIVE_BIAS, PERMUTATIONS, RELATED_WORK),
     )
 }
 ALL = "all"
@@ -54,6 +51,7 @@ class Part:
 # What a study asks that belongs to no part, by whether it is a gate.
 _NO_PART = {True: "none: it checks the others", False: "none: the related work of section 2"}
 _SUITES = "pipelines.sweep --suite fine-tunes any model on data of the paper"
+_SWEEP = "pipelines.sweep trains any model with any optimizer at several rates"
 _INSPECT = "pipelines.inspect shows it of any model, also of those that the studies train"
 _MEASURE = "pipelines.plan --measure is its search, on the devices of this machine"
 _DATA = "E3 asks about the number of images"
@@ -63,7 +61,7 @@ PARTS = {
     ),
     "table5": Part("accuracy by the data of pre-training", "more data, better models", _DATA),
     "table6": Part("accuracy and cost of 18 models", "ViTs need less computation", _DATA),
-    "table7": Part("Adam and SGD for ResNets", "Adam is better, but for ImageNet itself"),
+    "table7": Part("Adam and SGD for ResNets", "Adam is better, but for ImageNet itself", _SWEEP),
     "table8": Part("position embeddings", "without them it is worst; which one matters little"),
     "table9": Part("19 tasks of VTAB", "larger models and more data are better", _SUITES),
     "section3.1": Part("inductive bias", "a ViT has much less of it than a ResNet"),
@@ -87,7 +85,7 @@ PARTS = {
     "figure10": Part("positions by other settings", "their pattern depends on them", _INSPECT),
     "figure11": Part("attention distance", "it grows with depth", _INSPECT),
     "figure12": Part("speed and largest batch", "ViTs are about as fast as ResNets", _MEASURE),
-    "figure13": Part("axial models", "better for the same steps, slower"),
+    "figure13": Part("axial models", "better for the same steps, slower", _SWEEP),
     "figure14": Part("attention to more images", "as figure 6", _INSPECT),
 }
 

@@ -1,8 +1,7 @@
-"""What is measured on the weights of a training: few shots, changed images, speed."""
+"""What is measured on the weights of a training: few shots, changed images."""
 
 import dataclasses
 import statistics
-import time
 from typing import ClassVar
 
 import numpy as np
@@ -19,10 +18,6 @@ from pipelines.research.paper.units import Measurement, evaluation_data
 # leaves little but the means of the classes where there are few.
 _L2_PER_EXAMPLE = 0.2
 _BATCH = 256
-# Of a measurement of speed: rounds, of which the best counts, and their calls.
-_ROUNDS, _CALLS = 7, 5
-# Images of a call.
-SPEED_BATCH = 64
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -137,30 +132,6 @@ class ChangedImages(Measurement):
         return result
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Speed(Measurement):
-    """Images per second at inference, all of `test_split` in a call: the best of several rounds.
-
-    Unlike other results it depends on the machine, and on what else runs there.
-    """
-
-    kind: ClassVar[str] = "speed"
-    title: ClassVar[str] = "speed"
-
-    def stand_in(self) -> dict:
-        """A result with the keys of a real one."""
-        return {"images per second": 1.0}
-
-    def measure(self, opened, test, strategy) -> dict:
-        """Returns the rate."""
-        images, _ = _images(opened, test, strategy)
-        batch = tf.constant(images)
-        predict = tf.function(lambda x: opened.model(x, training=False), autograph=False)
-        predict(batch)
-        best = min(_seconds(predict, batch) for _ in range(_ROUNDS))
-        return {"images per second": len(batch) / best}
-
-
 def _images(opened, test, strategy):
     """The images as the model reads them, float32 in [-1, 1], and their labels."""
     read = FeatureExtractor(_as_floats, strategy, evaluation_data(test, opened.preprocessing)).run()
@@ -190,11 +161,3 @@ def _predictor(model, images):
 
 def _share(equal):
     return float(np.mean(equal))
-
-
-def _seconds(predict, batch):
-    """The time of one call, by several."""
-    begin = time.perf_counter()
-    for _ in range(_CALLS):
-        predict(batch)
-    return (time.perf_counter() - begin) / _CALLS
