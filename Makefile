@@ -79,7 +79,7 @@ test-slurm: setup  ## the script of docs/cluster.md on a SLURM cluster of this m
 	@[ "$$(id -u)" != 0 ] || [ -x /usr/sbin/slurmctld ] || .ci/packages slurm-wlm munge iproute2
 	@$(RUN) -m pytest --durations 5 tests/slurm
 
-test-peers: setup  ## compare logits with Hugging Face transformers and timm; needs `make peers`
+test-peers: setup  ## compare with transformers, timm (`make peers`), and a trained DINOv2 with ONNX Runtime
 	@$(RUN) -m pytest tests/peers
 
 # Ray is no part of requirements.lock: 70 MB that nothing else needs.

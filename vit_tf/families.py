@@ -62,6 +62,7 @@ FAMILIES = (
         cost_path="vit_tf.analysis.vit_cost:parts",
         published_path="vit_tf.checkpoints.published.vit",
         safetensors_paths={
+            "dinov2": "vit_tf.checkpoints.safetensors.huggingface.dinov2",
             "huggingface": "vit_tf.checkpoints.safetensors.huggingface.vit",
             "timm": "vit_tf.checkpoints.safetensors.timm.vit",
         },

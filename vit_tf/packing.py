@@ -3,6 +3,7 @@
 import itertools
 import re
 
+from vit_tf.checkpoints.published.vit import SCALED_LAYERS
 from vit_tf.weights import model_weights
 
 PRECISIONS = ("float32", "bfloat16")
@@ -59,7 +60,7 @@ def why_not_packed(model, precision=None) -> str | None:
 def _blocks(model):
     """Yields the published arrays of each block, without their common prefix."""
     # Positions of a layer have keys such as Transformer/encoderblock_1/pos_embedding.
-    pattern = re.compile(r"Transformer/encoderblock_\d+/(?=LayerNorm|MultiHead|MlpBlock)")
+    pattern = re.compile(r"Transformer/encoderblock_\d+/(?=Layer|MultiHead|MlpBlock)")
 
     def prefix(key):
         found = pattern.match(key)
@@ -68,4 +69,13 @@ def _blocks(model):
     weights = model_weights(model)
     for start, keys in itertools.groupby(weights.shapes, prefix):
         if start:
-            yield {key.removeprefix(start): weights.read(key) for key in keys}
+            yield _without_scales({key.removeprefix(start): weights.read(key) for key in keys})
+
+
+def _without_scales(arrays):
+    """The arrays of a block, with the factors of its branches in the layers before them."""
+    for scale, layer in SCALED_LAYERS.items():
+        if (factors := arrays.pop(scale, None)) is not None:
+            for name in ("kernel", "bias"):
+                arrays[f"{layer}/{name}"] = arrays[f"{layer}/{name}"] * factors
+    return arrays

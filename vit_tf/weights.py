@@ -197,7 +197,8 @@ def save_safetensors(model, path, layout, preprocessing=None, classes=None) -> l
     Args:
         model: the model.
         path: directory for `model.safetensors`, `config.json` and the layout's other files.
-        layout: "huggingface", "timm" or "axial_deeplab" (AxialResNets).
+        layout: "huggingface", "dinov2" (of Hugging Face, with layer scale), "timm" or
+            "axial_deeplab" (AxialResNets).
         preprocessing: the model's `vit_tf.Preprocessing`; None means a direct resize to the model's
             image size.
         classes: its `vit_tf.Classes`; None means no class names, and a softmax.

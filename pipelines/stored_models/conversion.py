@@ -22,6 +22,7 @@ _FILES = (".npz", ".keras")
 # Pillow does, and none of them says whether a photo is turned.
 _NOT_STORED = {
     "huggingface": ("antialias", "exif", "jpeg"),
+    "dinov2": ("antialias", "exif", "jpeg"),
     "timm": ("antialias", "exif", "jpeg"),
     "axial_deeplab": ("exif",),
 }

@@ -90,8 +90,8 @@ PYTHON = (
     Fault(
         "vit_tf/checkpoints/published/vit_positions.py",
         "lost argument",
-        "resize_position_table(table, grid, model.grid, prefix)",
-        "resize_position_table(table, grid, model.grid)",
+        "resize_position_table(table, grid, model.grid, prefix, method)",
+        "resize_position_table(table, grid, model.grid, method=method)",
     ),
     Fault(
         "vit_tf/checkpoints/published/npz_archive.py",

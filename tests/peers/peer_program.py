@@ -23,7 +23,14 @@ from timm.data import create_transform, resolve_data_config
 from timm.layers import HybridEmbed, StdConv2d, StdConv2dSame
 from timm.models.resnetv2 import ResNetV2
 from timm.models.vision_transformer import VisionTransformer
-from transformers import AutoImageProcessor, ViTConfig, ViTForImageClassification, ViTModel
+from transformers import (
+    AutoImageProcessor,
+    Dinov2Config,
+    Dinov2Model,
+    ViTConfig,
+    ViTForImageClassification,
+    ViTModel,
+)
 
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 HALF = (0.5,) * 3, (0.5,) * 3
@@ -67,6 +74,35 @@ def make_huggingface(folder):
     model = randomized(ViTModel(config))
     model.save_pretrained(folder / "hf_pooler")
     keep(folder / "hf_pooler", model, (32, 32), lambda out: out.pooler_output)
+    make_dinov2(folder)
+
+
+def make_dinov2(folder):
+    """Backbones with names as in files and in memory; 6 x 6 positions for 3 x 4 patches."""
+    config = Dinov2Config(
+        hidden_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=3,
+        mlp_ratio=2,
+        image_size=48,
+        patch_size=8,
+        layer_norm_eps=1e-3,
+    )
+    processor = {
+        "size": {"shortest_edge": 40},
+        "do_center_crop": True,
+        "crop_size": {"height": 25, "width": 33},
+        "resample": 3,
+        "image_mean": HALF[0],
+        "image_std": HALF[1],
+    }
+    for name in ("hf_dinov2", "hf_dinov2_memory"):
+        model, path = randomized(Dinov2Model(config)), folder / name
+        model.save_pretrained(path)
+        if name == "hf_dinov2_memory":
+            save_file(model.state_dict(), path / "model.safetensors")
+        (path / "preprocessor_config.json").write_text(json.dumps(processor))
+        keep(path, model, (25, 33), lambda out: out.pooler_output)
 
 
 def make_timm(folder):
@@ -76,6 +112,7 @@ def make_timm(folder):
     small = dict(embed_dim=48, depth=2, num_heads=3, patch_size=8, mlp_ratio=1.7, num_classes=5)
     for name, architecture, size, fields in [
         ("timm_token", "vit_base_patch16_224", (24, 41), {"act_layer": "gelu_tanh"}),
+        ("timm_layer_scale", "vit_base_patch16_224", (24, 41), {"init_values": 0.5}),
         ("timm_gap", "vit_base_patch16_siglip_gap_224", (24, 40), {}),
         ("timm_map", "vit_base_patch16_siglip_224", (24, 40), {}),
         ("timm_map_tanh", "vit_base_patch32_siglip_256", (24, 40), {}),
@@ -163,7 +200,8 @@ def load(folder):
         settings = json.loads((path / "config.json").read_text())
         output = lambda out: out  # noqa: E731
         if "model_type" in settings:
-            kind = {"ViTModel": ViTModel}.get(settings["architectures"][0])
+            backbones = {"ViTModel": ViTModel, "Dinov2Model": Dinov2Model}
+            kind = backbones.get(settings["architectures"][0])
             model, report = (kind or ViTForImageClassification).from_pretrained(
                 path, output_loading_info=True
             )

@@ -13,6 +13,7 @@ from vit_tf.checkpoints.safetensors.timm.config_json import ConfigJson
 from vit_tf.checkpoints.safetensors.timm.vit import heads_and_activation
 from vit_tf.checkpoints.safetensors.timm.vit_rules import rules
 from vit_tf.files.json_object import JsonObject
+from vit_tf.loaded import open_file
 
 # Relative to the largest logit.
 TOLERANCE = 1e-5
@@ -23,8 +24,11 @@ MADE = [
     "hf_classifier",
     "hf_bfloat16_imagenet",
     "hf_pooler",
+    "hf_dinov2",
+    "hf_dinov2_memory",
     "timm_shapes_alone",
     "timm_token",
+    "timm_layer_scale",
     "timm_gap",
     "timm_map",
     "timm_map_tanh",
@@ -49,7 +53,14 @@ OURS = {
         "huggingface",
         vit_tf.ViTConfig(**VIT | {"num_classes": 0}, representation_size=20),
     ),
+    "hf_dinov2": (
+        "dinov2",
+        vit_tf.ViTConfig(
+            **VIT | {"num_classes": 0, "mlp_size": 96, "image_size": 27}, layer_scale=0.5
+        ),
+    ),
     "timm_token": ("timm", vit_tf.ViTConfig(**VIT)),
+    "timm_layer_scale": ("timm", vit_tf.ViTConfig(**VIT, layer_scale=0.5)),
     "timm_no_positions": ("timm", vit_tf.ViTConfig(**VIT, position_embedding="none")),
     "timm_gap": ("timm", vit_tf.ViTConfig(**VIT, classifier="gap", activation="gelu_erf")),
     "timm_map": ("timm", vit_tf.ViTConfig(**VIT, classifier="map")),
@@ -119,8 +130,8 @@ def test_every_model_that_the_peers_make_is_tested(made):
 
 @pytest.mark.parametrize("name", MADE)
 def test_models_of_the_peers_give_the_same_logits_here(made, name):
-    model, checkpoint = safetensors_models.load(made / name)
-    images = checkpoint.preprocessing.normalized(np.load(made / name / "images.npy"))
+    (model, preprocessing, _), _ = open_file(made / name)
+    images = preprocessing.normalized(np.load(made / name / "images.npy"))
     check_close(model(images).numpy(), np.load(made / name / "expected.npy"))
 
 

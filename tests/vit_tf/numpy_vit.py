@@ -23,6 +23,8 @@ def block_names(block):
         "attention": f"{prefix}/MultiHeadDotProductAttention_1",
         "norm_mlp": f"{prefix}/LayerNorm_2",
         "mlp": f"{prefix}/MlpBlock_3",
+        "attention_scale": f"{prefix}/LayerScale_0/scale",
+        "mlp_scale": f"{prefix}/LayerScale_1/scale",
     }
 
 
@@ -72,6 +74,9 @@ def published(model):
         out = block.attention.out
         params[f"{names['attention']}/out/kernel"] = value(out.kernel).reshape(heads, size, width)
         params[f"{names['attention']}/out/bias"] = value(out.bias)
+        if model.config.layer_scale:
+            for ours in ("attention_scale", "mlp_scale"):
+                params[names[ours]] = value(getattr(block, ours).scale)
         for ours, theirs in (("dense_0", "Dense_0"), ("dense_1", "Dense_1")):
             params[f"{names['mlp']}/{theirs}/kernel"] = value(getattr(block.mlp, ours).kernel)
             params[f"{names['mlp']}/{theirs}/bias"] = value(getattr(block.mlp, ours).bias)
@@ -164,12 +169,14 @@ def encode(
             params, names["attention"], normed, heads, masks.get(f"{index}/weights", 1.0), visible
         )
         attended = attended * masks.get(f"{index}/attention", 1.0)
+        attended = attended * params.get(names["attention_scale"], 1.0)
         tokens = tokens + attended * masks.get(f"{index}/attention branch", 1.0)
 
         normed = _norm(params, names["norm_mlp"], tokens, epsilon)
         hidden = gelu(_dense(params, f"{names['mlp']}/Dense_0", normed))
         hidden = hidden * masks.get(f"{index}/hidden", 1.0)
         out = _dense(params, f"{names['mlp']}/Dense_1", hidden) * masks.get(f"{index}/mlp", 1.0)
+        out = out * params.get(names["mlp_scale"], 1.0)
         tokens = tokens + out * masks.get(f"{index}/mlp branch", 1.0)
         found.append(weights)
     return _norm(params, "Transformer/encoder_norm", tokens, epsilon), found

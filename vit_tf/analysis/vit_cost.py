@@ -129,12 +129,14 @@ def _block(config, tokens, keys, size, compiled):
     in_mlp = Cost(kept=masks * (stream + expanded), live=wide)
     live += stream * size
     in_attention = Cost(macs=2 * tokens * keys * width, kept=attention + kept, live=live)
+    # A gradient of the factors of a branch reads the branch.
+    scale = Cost(parameters=width, arrays=1, kept=stream * size) if config.layer_scale else Cost()
     if config.position_embedding == "relative":
         in_attention += _relative_logits(config, tokens, size, compiled)
     return {
-        "projections": norm + projections + in_projections,
+        "projections": norm + projections + in_projections + scale,
         "attention": in_attention,
-        "mlp": norm + _mlp(config, tokens, size) + in_mlp,
+        "mlp": norm + _mlp(config, tokens, size) + in_mlp + scale,
     }
 
 

@@ -8,6 +8,7 @@ is a canonical published key (`published/`):
 - `config`: the configuration of the model in the file; its sizes match the arrays.
   `trained_config`: the configuration that the weights were trained with, or None if the file does
   not state it. `grid`: (rows, columns) of the position table, or None.
+- `position_resize`: how that table is resized, see `vit_tf.layers.resize_position_table`.
 - `preprocessing`: the model's `Preprocessing`, or None if the file does not state it. Its mean and
   std belong to the arrays; `loading` converts them for a model that reads other pixels.
 - `classes`: its `Classes`, or None if the file does not state them.

@@ -31,6 +31,7 @@ class LoadReport:
         reset: keys of the model that got fresh initial values.
         dropped: keys of the file that the model does not use.
         resized: `(source grid, target grid)` of the position table, or None.
+        position_resize: how the position table was resized, see `resize_position_table`.
         resized_tables: keys of the tables of relative positions that were resized.
         converted: whether the patch embedding was converted to the model's range of pixels.
         notes: assumptions about the file, one sentence each.
@@ -44,12 +45,16 @@ class LoadReport:
     resized_tables: list[str]
     converted: bool = False
     notes: tuple[str, ...] = ()
+    position_resize: str = "bilinear"
 
     def __str__(self):
         lines = [f"loaded {len(self.loaded)} arrays from {self.path}"]
         if self.resized:
             (rows, columns), (new_rows, new_columns) = self.resized
-            lines.append(f"resized positions from {rows} x {columns} to {new_rows} x {new_columns}")
+            how = "" if self.position_resize == "bilinear" else f", {self.position_resize}"
+            lines.append(
+                f"resized positions from {rows} x {columns} to {new_rows} x {new_columns}{how}"
+            )
         if self.resized_tables:
             lines.append(f"resized {len(self.resized_tables)} tables of relative positions")
         if self.converted:
@@ -126,6 +131,7 @@ def load_checkpoint(model, checkpoint, mapping, head, source_grid=None) -> LoadR
         ],
         converted=getattr(checkpoint, "is_converted", False),
         notes=tuple(dict.fromkeys(notes)),
+        position_resize=checkpoint.position_resize,
     )
 
 

@@ -66,6 +66,7 @@ class ModelWeights(RuleReader):
     """
 
     notes = ()
+    position_resize = "bilinear"
 
     def __init__(self, model, rules, path="", preprocessing=None):
         variables = variables_by_path(model)

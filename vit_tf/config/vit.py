@@ -72,6 +72,8 @@ class ViTConfig(ModelConfig):
         stochastic_depth: drop rate of the last block's residual branches; rises linearly from 0 at
             the first block, in an axial model over all 2 L blocks.
         layer_norm_epsilon: added to the variance in every LayerNorm.
+        layer_scale: initial value of learned factors, one per channel, of both residual branches of
+            each block (CaiT, Touvron et al., 2021), such as 1e-5; 0 means no factors.
         head_bias: initial value of the head's bias; -10 for sigmoid pre-training on ImageNet-21k.
         stem: the ResNet of a hybrid; its feature map is cut into patches instead of the image.
         axial: whether each layer is two blocks, one with attention within each row of the patches,
@@ -115,6 +117,7 @@ class ViTConfig(ModelConfig):
     attention_dropout: float = 0.0
     stochastic_depth: float = 0.0
     layer_norm_epsilon: float = 1e-6
+    layer_scale: float = 0.0
     head_bias: float = 0.0
     stem: StemConfig | None = None
     axial: bool = False
@@ -137,6 +140,8 @@ class ViTConfig(ModelConfig):
             raise ValueError(
                 f"layer_norm_epsilon must be above 0. Received: {self.layer_norm_epsilon}."
             )
+        if check_float("layer_scale", self.layer_scale) < 0:
+            raise ValueError(f"layer_scale must not be below 0. Received: {self.layer_scale}.")
         check_float("head_bias", self.head_bias)
         check_bool("axial", self.axial)
         check_choice("classifier", self.classifier, CLASSIFIERS)

@@ -5,7 +5,7 @@ from vit_tf.layers.axial_resnet import AxialResidualUnit, PositionSensitiveAtten
 from vit_tf.layers.batch_norm import BatchNorm, BatchStatistics
 from vit_tf.layers.dropout import Dropout, RandomContext, StochasticDepth
 from vit_tf.layers.embeddings import ClassToken, PatchEmbedding
-from vit_tf.layers.encoder import EncoderBlock, MlpBlock
+from vit_tf.layers.encoder import EncoderBlock, LayerScale, MlpBlock
 from vit_tf.layers.group_norm import GroupNorm
 from vit_tf.layers.map_pooling import MapPooling
 from vit_tf.layers.masking import (
@@ -49,6 +49,7 @@ __all__ = [
     "FactorizedPositions",
     "FullAttention",
     "GroupNorm",
+    "LayerScale",
     "LocalAttention1D",
     "LocalAttention2D",
     "MapPooling",

@@ -90,6 +90,37 @@ class MlpBlock(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package="vit_tf")
+class LayerScale(keras.layers.Layer):
+    """Multiplies each channel by a learned factor (CaiT, Touvron et al., 2021, section 2.1).
+
+    Args:
+        initial: initial value of the factors.
+
+    Call arguments:
+        tokens: `[..., D]`.
+
+    Returns:
+        Tokens of the same shape.
+    """
+
+    def __init__(self, initial, **kwargs):
+        super().__init__(**kwargs)
+        self.initial = initial
+
+    def build(self, input_shape):
+        initializer = keras.initializers.Constant(self.initial)
+        self.scale = self.add_weight(
+            name="scale", shape=(input_shape[-1],), initializer=initializer
+        )
+
+    def call(self, tokens):
+        return tokens * self.scale
+
+    def get_config(self):
+        return super().get_config() | {"initial": self.initial}
+
+
+@keras.saving.register_keras_serializable(package="vit_tf")
 class EncoderBlock(keras.layers.Layer):
     """One pre-LN Transformer block.
 
@@ -106,6 +137,8 @@ class EncoderBlock(keras.layers.Layer):
         implementation: see `custom_ops.attention`.
         axis: see `MultiHeadAttention`.
         relative_positions: see `MultiHeadAttention`.
+        layer_scale: initial value of the factors of both residual branches, see `LayerScale`; 0
+            means no factors.
 
     Call arguments:
         tokens: `[B, N, D]`; with an axis `[B, R, C, D]`.
@@ -129,6 +162,7 @@ class EncoderBlock(keras.layers.Layer):
         implementation="auto",
         axis=None,
         relative_positions=False,
+        layer_scale=0.0,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -143,6 +177,7 @@ class EncoderBlock(keras.layers.Layer):
         self.implementation = implementation
         self.axis = axis
         self.relative_positions = relative_positions
+        self.layer_scale = layer_scale
 
         policy = {"dtype": self.dtype_policy}
         self.norm_attention = keras.layers.LayerNormalization(
@@ -163,10 +198,17 @@ class EncoderBlock(keras.layers.Layer):
         self.norm_mlp = keras.layers.LayerNormalization(epsilon=epsilon, name="norm_mlp", **policy)
         self.mlp = MlpBlock(mlp_size, activation, dropout, stream + 3, name="mlp", **policy)
         self.mlp_branch = StochasticDepth(stochastic_depth, stream=stream + 5, **policy)
+        self.attention_scale = self.mlp_scale = None
+        if layer_scale:
+            self.attention_scale = LayerScale(layer_scale, name="attention_scale", **policy)
+            self.mlp_scale = LayerScale(layer_scale, name="mlp_scale", **policy)
 
     def build(self, input_shape):
         for layer in (self.norm_attention, self.attention, self.norm_mlp, self.mlp):
             layer.build(input_shape)
+        if self.layer_scale:
+            self.attention_scale.build(input_shape)
+            self.mlp_scale.build(input_shape)
 
     def compute_output_spec(self, tokens, training=False, taps=(), grid=None):
         if taps:
@@ -178,8 +220,12 @@ class EncoderBlock(keras.layers.Layer):
             self.norm_attention(tokens), training=training, taps=taps, grid=grid
         )
         branch = self.attention_output_dropout(branch, training=training)
+        if self.layer_scale:
+            branch = self.attention_scale(branch)
         tokens = tokens + self.attention_branch(branch, training=training)  # eq. 2
         branch = self.mlp(self.norm_mlp(tokens), training=training)
+        if self.layer_scale:
+            branch = self.mlp_scale(branch)
         return tokens + self.mlp_branch(branch, training=training), tap_values  # eq. 3
 
     def get_config(self):
@@ -195,6 +241,7 @@ class EncoderBlock(keras.layers.Layer):
             "implementation": "auto",
             "axis": self.axis,
             "relative_positions": self.relative_positions,
+            "layer_scale": self.layer_scale,
         }
 
 

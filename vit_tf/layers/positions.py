@@ -180,11 +180,11 @@ POSITION_LAYERS = {
 }
 
 
-def resize_position_table(table, source_grid, target_grid, num_prefix_tokens=1):
+def resize_position_table(table, source_grid, target_grid, num_prefix_tokens=1, method="bilinear"):
     """Resizes a learned position table to another patch grid (docs/paper.md B.6).
 
-    Bilinear with fixed end points, as in the published JAX code; `tf.image.resize` samples
-    at pixel centers instead and would shift every published table by up to half a patch.
+    The default is bilinear with fixed end points, as in the published JAX code; `tf.image.resize`
+    samples at pixel centers instead and would shift every published table by up to half a patch.
 
     Args:
         table: float array `[T + rows * columns, D]`: `T = num_prefix_tokens` rows that are not
@@ -192,6 +192,8 @@ def resize_position_table(table, source_grid, target_grid, num_prefix_tokens=1):
         source_grid: `(rows, columns)` of the table, in patches.
         target_grid: `(rows, columns)` wanted, in patches.
         num_prefix_tokens: leading rows that are not patches.
+        method: "bilinear", or "bicubic": at pixel centers, without antialiasing, as PyTorch does
+            for DINOv2.
 
     Returns:
         Array `[T + target rows * target columns, D]` of the table's dtype.
@@ -208,7 +210,8 @@ def resize_position_table(table, source_grid, target_grid, num_prefix_tokens=1):
         )
     prefix, patches = np.split(table.astype(np.float64), [num_prefix_tokens])
     patches = patches.reshape(rows, columns, -1)
-    by_row, by_column = map(_hat_weights, source_grid, target_grid)
+    weights = {"bilinear": _hat_weights, "bicubic": _cubic_weights}[method]
+    by_row, by_column = map(weights, source_grid, target_grid)
     patches = np.einsum("ai,bj,ijd->abd", by_row, by_column, patches, optimize=True)
     return np.concatenate([prefix, patches.reshape(-1, table.shape[-1])]).astype(table.dtype)
 
@@ -217,3 +220,17 @@ def _hat_weights(old, new):
     """Linear interpolation as a `[new, old]` matrix; the end points are fixed."""
     at = np.linspace(0, old - 1, new)
     return np.maximum(0.0, 1.0 - np.abs(at[:, None] - np.arange(old)))
+
+
+def _cubic_weights(old, new):
+    """Cubic convolution (Keys, 1981) with a = -0.75 as a `[new, old]` matrix; borders repeat."""
+    at = (np.arange(new) + 0.5) * old / new - 0.5
+    weights = np.zeros((new, old))
+    for tap in range(-1, 3):
+        cell = np.floor(at) + tap
+        x = np.abs(at - cell)
+        inner = 1.25 * x**3 - 2.25 * x**2 + 1
+        outer = -0.75 * (x**3 - 5 * x**2 + 8 * x - 4)
+        cell = np.clip(cell, 0, old - 1).astype(int)
+        weights[np.arange(new), cell] += np.where(x <= 1, inner, outer)
+    return weights

@@ -112,6 +112,7 @@ class VisionTransformer(TokenClassifier, ImageModel):
                 implementation=config.implementation,
                 axis=axes[kind],
                 relative_positions=config.position_embedding == "relative",
+                layer_scale=config.layer_scale,
                 name=f"block_{layer}{kind}",
                 **policy,
             )

@@ -53,6 +53,7 @@ VALUES = {
     "model.attention_dropout": ("0.2", 0.2),
     "model.stochastic_depth": ("0.3", 0.3),
     "model.layer_norm_epsilon": ("1e-5", 1e-5),
+    "model.layer_scale": ("1e-5", 1e-5),
     "model.head_bias": ("-10", -10.0),
     "model.dtype": ("mixed_float16", "mixed_float16"),
     "model.recompute": ("blocks", "blocks"),

@@ -57,6 +57,7 @@ FIELDS = [
     {"position_embedding": "relative", "layers": 3},
     {"position_injection": "every_layer", "position_embedding": "learned_2d"},
     {"position_injection": "every_layer_shared", "layers": 3},
+    {"layer_scale": 0.1},
 ]
 OTHERS = [
     tiny.config(**HYBRID),
@@ -85,11 +86,13 @@ FAMILIES = {
     "bit": vit_tf.ResNetConfig(**BIT),
     "relative": tiny.config(position_embedding="relative", hidden_size=96),
     "every_layer": tiny.config(position_injection="every_layer"),
+    "layer_scale": tiny.config(layer_scale=0.1),
     "axial_resnet": vit_tf.AxialResNetConfig(**AXIAL_RESNET),
 }
 # Whose memory is computed too, most of the others with a half-size dtype: name -> (configuration,
 # dtype, compiled).
 IN_FLOAT32 = ("token", "gap_pre_logits", "unpooled", "axial", "root_only", "every_layer")
+IN_FLOAT32 += ("layer_scale",)
 MEMORIES = {name: (FAMILIES[name], "float32", True) for name in (*IN_FLOAT32, "axial_resnet")} | {
     "long": (one_layer(image_size=(44, 56)), "mixed_bfloat16", True),
     "long_reference": (one_layer(image_size=(44, 56)), "mixed_bfloat16", False),

@@ -37,6 +37,8 @@ FORMS = {
     "every layer": {"position_injection": "every_layer"},
     "every layer, 2-D": {"position_embedding": "learned_2d", "position_injection": "every_layer"},
     "shared positions": {"position_injection": "every_layer_shared"},
+    "layer scale": {"layer_scale": 1.0},
+    "axial layer scale": tiny.AXIAL | {"layer_scale": 1.0},
     "square": {"image_size": 12},
     "eleven blocks": {"layers": 11},
 }

@@ -9,7 +9,7 @@ import pytest
 import vit_tf
 from tests.vit_tf import tiny
 from tests.vit_tf.checkpoints import safetensors_models
-from tests.vit_tf.checkpoints.safetensors_models import BIT, HUGGINGFACE, TIMM
+from tests.vit_tf.checkpoints.safetensors_models import BIT, DINOV2, HUGGINGFACE, TIMM
 from vit_tf.checkpoints.loading import for_range
 from vit_tf.checkpoints.safetensors.rules import convolution, linear
 from vit_tf.checkpoints.safetensors.safetensors_file import SafetensorsFile
@@ -22,7 +22,10 @@ EXPRESSIBLE = {
     "hf tanh": ("huggingface", tiny.config(layer_norm_epsilon=1e-3)),
     "hf pooler": ("huggingface", tiny.config(num_classes=0, representation_size=7)),
     "hf features": ("huggingface", tiny.config(num_classes=0)),
+    "dinov2": ("dinov2", tiny.config(**DINOV2)),
+    "dinov2 tanh": ("dinov2", tiny.config(**DINOV2 | {"activation": "gelu_tanh"})),
     "timm token": ("timm", tiny.config(**TIMM)),
+    "timm layer scale": ("timm", tiny.config(layer_scale=1e-5)),
     "timm tanh": ("timm", tiny.config()),
     "timm features": ("timm", tiny.config(num_classes=0)),
     "timm no positions": ("timm", tiny.config(position_embedding="none")),
@@ -103,6 +106,20 @@ HF_NAMES = {
     "vit.layernorm": NORM,
     "classifier": {"weight": (5, 12), "bias": (5,)},
 }
+DINOV2_NAMES = {
+    name.removeprefix("vit.")
+    .replace("layernorm_before", "norm1")
+    .replace("layernorm_after", "norm2")
+    .replace("intermediate.dense", "mlp.fc1"): shape
+    for name, shape in HF_NAMES.items()
+    if not name.startswith(("classifier", "vit.encoder.layer.0.output"))
+} | {
+    "embeddings.position_embeddings": (1, 10, 12),
+    "encoder.layer.0.mlp.fc1": {"weight": (24, 12), "bias": (24,)},
+    "encoder.layer.0.mlp.fc2": {"weight": (12, 24), "bias": (12,)},
+    "encoder.layer.0.layer_scale1.lambda1": (12,),
+    "encoder.layer.0.layer_scale2.lambda1": (12,),
+}
 TIMM_NAMES = {
     "cls_token": (1, 1, 12),
     "pos_embed": (1, 7, 12),
@@ -150,6 +167,7 @@ HALF_STEM = {"stage_depths": (1,), "width": 0.5, **EPSILONS}
     ("layout", "config", "names"),
     [
         ("huggingface", tiny.config(layers=1), HF_NAMES),
+        ("dinov2", tiny.config(**DINOV2, layers=1), DINOV2_NAMES),
         ("timm", tiny.config(layers=1), TIMM_NAMES),
         (
             "timm",

@@ -288,7 +288,8 @@ def ones(*shape):
 
 
 REASONS = [
-    ("timm", "blocks.0.ls1.gamma", "layer scale"),
+    ("timm", "blocks.0.ls1.gamma", "lacks blocks.0.ls2.gamma"),
+    ("timm", "blocks.0.gamma_1", "layer scale of another kind"),
     ("timm", "blocks.1.attn.q_norm.weight", "normalizes queries and keys"),
     ("timm", "reg_token", "register tokens"),
     ("timm", "dist_token", "distillation token"),

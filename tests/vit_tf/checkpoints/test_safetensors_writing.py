@@ -9,6 +9,11 @@ from tests.vit_tf.checkpoints import safetensors_models
 from tests.vit_tf.checkpoints.safetensors_models import BIT
 from vit_tf.checkpoints.safetensors.timm.residual import EPSILONS
 
+
+def dinov2(**fields):
+    return tiny.config(**safetensors_models.DINOV2 | fields)
+
+
 CUSTOM_STEM = {"stage_depths": (1,), **EPSILONS}
 
 
@@ -36,6 +41,15 @@ CUSTOM_STEM = {"stage_depths": (1,), **EPSILONS}
         ("timm", tiny.config(position_embedding="relative"), "is 'relative'"),
         ("huggingface", tiny.config(position_injection="every_layer"), "is 'every_layer'"),
         ("timm", tiny.config(position_injection="every_layer_shared"), "is 'every_layer_shared'"),
+        ("huggingface", tiny.config(layer_scale=0.1), "write the layout dinov2"),
+        ("dinov2", dinov2(layer_scale=0.0), "write the layout huggingface"),
+        ("dinov2", dinov2(num_classes=5), "num_classes=0"),
+        ("dinov2", dinov2(classifier="gap"), "classifier='token'"),
+        ("dinov2", dinov2(representation_size=7), "tanh layer"),
+        ("dinov2", dinov2(stem=(), image_size=32), "neither a stem"),
+        ("dinov2", dinov2(image_size=(12, 16)), "squares, but image_size is .12, 16."),
+        ("dinov2", dinov2(mlp_size=20), "no multiple of hidden_size=12"),
+        ("dinov2", dinov2(position_embedding="relative"), "is 'relative'"),
         ("torch", tiny.config(), "layout='torch' is unknown"),
     ],
 )

@@ -12,7 +12,14 @@ from vit_tf.config import StemConfig, ViTConfig
 from vit_tf.config.vit import POSITION_EMBEDDINGS, POSITION_INJECTIONS
 
 INTEGERS = ("hidden_size", "mlp_size", "layers", "heads", "patch_size", "num_classes")
-NUMBERS = ("dropout", "attention_dropout", "stochastic_depth", "layer_norm_epsilon", "head_bias")
+NUMBERS = (
+    "dropout",
+    "attention_dropout",
+    "stochastic_depth",
+    "layer_norm_epsilon",
+    "layer_scale",
+    "head_bias",
+)
 NOT_FINITE = (math.nan, math.inf, -math.inf)
 
 # For every field a valid value other than the default.
@@ -33,6 +40,7 @@ OTHER = {
     "attention_dropout": 0.2,
     "stochastic_depth": 0.3,
     "layer_norm_epsilon": 1e-5,
+    "layer_scale": 1e-5,
     "head_bias": -10.0,
     "stem": StemConfig(stage_depths=(1,), width=0.5, group_norm_epsilon=1e-3),
     "axial": True,
@@ -67,6 +75,7 @@ def test_defaults_are_the_papers():
         attention_dropout=0.0,
         stochastic_depth=0.0,
         layer_norm_epsilon=1e-6,
+        layer_scale=0.0,
         head_bias=0.0,
         stem=None,
         implementation="auto",
@@ -146,7 +155,7 @@ def test_grid_leaves_incomplete_patches_out(size, patch, grid):
         *((n, -0.1, "-0.1") for n in ("dropout", "attention_dropout", "stochastic_depth")),
         ("dropout", math.nan, "finite"),
         # JSON files may hold NaN and Infinity.
-        *((n, x, "") for n in ("layer_norm_epsilon", "head_bias") for x in NOT_FINITE),
+        *((n, x, "") for n in NUMBERS[3:] for x in NOT_FINITE),
         ("dropout", 10**400, "finite and below 1e300"),
         ("hidden_size", 10**400, "131072.*longer number"),
         ("layer_norm_epsilon", 0.0, "above 0"),

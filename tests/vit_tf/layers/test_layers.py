@@ -38,6 +38,7 @@ BLOCK = {
     "implementation": "reference",
     "axis": None,
     "relative_positions": False,
+    "layer_scale": 0.5,
 }
 ATTENTION = {"heads": 3, "dropout": 0.3, "stream": 2, "implementation": "reference", "axis": None}
 ATTENTION |= {"relative_positions": False}
@@ -56,12 +57,14 @@ CASES = {
     "BottleneckUnit": (UNIT, (7, 5, 32), 12),
     "ClassToken": ({}, TOKENS, 1),
     "Dropout": ({"rate": 0.3, "stream": 5}, TOKENS, 0),
-    "EncoderBlock": (BLOCK, TOKENS, 12),
-    "EncoderBlock in columns": (BLOCK | {"axis": 1}, CELLS, 12),
-    "EncoderBlock with relative positions": (BLOCK | {"relative_positions": True}, TOKENS, 13),
+    "EncoderBlock": (BLOCK, TOKENS, 14),
+    "EncoderBlock in columns": (BLOCK | {"axis": 1}, CELLS, 14),
+    "EncoderBlock with relative positions": (BLOCK | {"relative_positions": True}, TOKENS, 15),
+    "EncoderBlock without factors": (BLOCK | {"layer_scale": 0.0}, TOKENS, 12),
     "FactorizedPositions": (PLACES, TOKENS, 3),
     "FullAttention": ({"heads": 2}, MAPS, 6),
     "GroupNorm": ({"groups": 4, "epsilon": 1e-4, "scale": 0.5, "axis": 2}, (5, 8, 3), 2),
+    "LayerScale": ({"initial": 0.5}, TOKENS, 1),
     "LocalAttention1D": ({"heads": 2, "block": 6}, MAPS, 4),
     "LocalAttention2D": ({"heads": 2, "block": (3, 4), "reach": (1, 2)}, MAPS, 4),
     "MapPooling": (

@@ -146,6 +146,17 @@ def test_resize_of_rectangular_grids(source, target, prefix):
     np.testing.assert_array_equal(same, table)
 
 
+def test_bicubic_resize_equals_torch():
+    """The values of torch 2.14.1 for `interpolate(mode="bicubic", align_corners=False)`."""
+    table = np.array([[-1.0], [0], [1], [4], [9], [16], [25], [36], [49], [64]])
+    resized = resize_position_table(table, (3, 3), (2, 5), 1, "bicubic")
+    expected = [-1, 0.88359375, 1.62475, 3.23828125, 5.9318125, 7.78496875]
+    expected += [29.06146875, 33.8003125, 42.05078125, 51.38125, 57.23209375]
+    np.testing.assert_allclose(resized[:, 0], expected, rtol=1e-12)
+    same = resize_position_table(table, (3, 3), (3, 3), 1, "bicubic")
+    np.testing.assert_array_equal(same, table)
+
+
 def test_resize_refuses_a_table_of_another_size():
     with pytest.raises(ValueError, match="2 x 3 .*7 rows.*: 6"):
         resize_position_table(np.zeros((6, 4)), (2, 3), (4, 4))

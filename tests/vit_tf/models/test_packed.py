@@ -25,6 +25,7 @@ FORMS = {
     "every layer": {"position_injection": "every_layer", "layers": 3, "classifier": "gap"},
     "every layer, one block": {"position_injection": "every_layer", "layers": 1},
     "every layer shared": {"position_injection": "every_layer_shared"},
+    "layer scale": {"layer_scale": 0.1},
 }
 HYBRID = {
     "stem": {"width": 0.5, "stage_depths": (1,)},

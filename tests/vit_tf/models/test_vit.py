@@ -41,6 +41,8 @@ FORMS = {
         "position_injection": "every_layer_shared",
         "layers": 3,
     },
+    "layer scale": {"layer_scale": 0.1},
+    "axial layer scale": tiny.AXIAL | {"layer_scale": 0.1},
     "epsilon of one block": {"layer_norm_epsilon": 0.1, "layers": 1},
     "one pixel": {"patch_size": 1, "image_size": (2, 3)},
 }

@@ -48,6 +48,7 @@ class PublishedCheckpoint:
     """
 
     layout = "published"
+    position_resize = "bilinear"
 
     def __init__(self, path, mappings, config_from_dict):
         self.path, self.notes = os.fspath(path), []

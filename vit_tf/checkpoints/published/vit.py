@@ -27,6 +27,11 @@ from vit_tf.config import StemConfig, ViTConfig
 MAP_HEAD = "MAPHead_0"
 HEAD_PREFIXES = ("pre_logits/", "head/")
 OPTIONAL_KEYS = ("cls", *POSITION_KEYS.values())
+# Factors of a residual branch, in no published file -> the last layer of the branch; in a block.
+SCALED_LAYERS = {
+    "LayerScale_0/scale": "MultiHeadDotProductAttention_1/out",
+    "LayerScale_1/scale": "MlpBlock_3/Dense_1",
+}
 # Name in newer files, written with Flax's Linen interface -> canonical name, within a block.
 _LINEN_NAMES = {
     "LayerNorm_1": "LayerNorm_2",
@@ -99,6 +104,7 @@ def config_from_shapes(shapes, path, grid=None) -> ViTConfig:
         "axial": axial,
         "heads": shape_of(shapes, query, 3, path)[1],
         "patch_size": patch_size,
+        "layer_scale": float(f"{block}/LayerScale_0/scale" in shapes),
         "classifier": "token" if "cls" in shapes else "gap",
         "num_classes": 0,
         "stem": stem,
@@ -126,6 +132,7 @@ def array_fields(config) -> dict:
     names = ("hidden_size", "mlp_size", "layers", "heads", "patch_size", "num_classes", "grid")
     names += ("axial",)
     fields = {name: getattr(config, name) for name in names}
+    fields["layer_scale"] = config.layer_scale > 0
     if config.stem:
         fields |= {"stage_depths": config.stem.stage_depths, "width": config.stem.width}
     return fields
@@ -168,6 +175,11 @@ def rules(model) -> list[Rule]:
             found.append(reshaped(table, f"{attention}/relative_embedding", table.shape))
         found += _norm(block.norm_mlp, f"{prefix}/LayerNorm_2")
         found += _mlp(block.mlp, f"{prefix}/MlpBlock_3")
+        if block.layer_scale:
+            for key, layer in zip(
+                SCALED_LAYERS, (block.attention_scale, block.mlp_scale), strict=True
+            ):
+                found.append(reshaped(layer.scale, f"{prefix}/{key}", (width,)))
     found += _norm(model.norm, "Transformer/encoder_norm")
     if (pooling := model.map_pooling) is not None:
         found.append(reshaped(pooling.probe, f"{MAP_HEAD}/probe", (1, 1, width)))

@@ -82,7 +82,8 @@ def read_table(checkpoint, model, grid, block):
     grid = _source_grid(path, grid, rows, model.grid)
     table = checkpoint.read(key)[0]
     if grid != model.grid:
-        table = resize_position_table(table, grid, model.grid, prefix)
+        method = checkpoint.position_resize
+        table = resize_position_table(table, grid, model.grid, prefix, method)
     table = table[prefix - model.num_prefix_tokens :] if prefix > model.num_prefix_tokens else table
     return {key: table}, grid
 

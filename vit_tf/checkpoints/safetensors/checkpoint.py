@@ -58,7 +58,8 @@ class SafetensorsCheckpoint(RuleReader):
             self._file.close()
             raise
         self.config = self.trained_config = reading.config
-        self.grid = reading.config.grid
+        self.grid = reading.grid or reading.config.grid
+        self.position_resize = reading.position_resize
         self.preprocessing, self.classes = reading.preprocessing, reading.classes
         self.notes = reading.notes
         if prefix:

@@ -3,6 +3,9 @@
 import math
 import re
 
+import numpy as np
+
+from vit_tf.checkpoints.published.vit_positions import POSITIONS
 from vit_tf.checkpoints.shapes import square_grid
 from vit_tf.layers.positions import SinCosPositions
 from vit_tf.preprocessing import MAX_SIDE, Preprocessing, ResizeRule
@@ -203,6 +206,18 @@ def inexpressible(config) -> str | None:
     if (injection := config.position_injection) != "stem":
         return f"it adds positions once, but position_injection is {injection!r}"
     return None
+
+
+def written_positions(config, notes) -> dict[str, np.ndarray]:
+    """Published key -> table, for a layout that always has one; adds a sentence to `notes`."""
+    if config.position_embedding == "none":
+        notes.append("no position embedding: written as a table of zeros")
+        tokens = config.num_prefix_tokens + config.grid[0] * config.grid[1]
+        return {POSITIONS: np.zeros([1, tokens, config.hidden_size], np.float32)}
+    if config.position_embedding == "sincos_2d":
+        notes.append("sincos_2d positions: written as a table")
+        return {POSITIONS: sincos_table(config)}
+    return {}
 
 
 def sincos_table(config):

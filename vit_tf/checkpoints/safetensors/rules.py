@@ -26,6 +26,8 @@ class ReadRules:
         rules: all tensors of the model.
         aliases: name in a rule -> name in the file, where they differ.
         ignored: names in the file that the model does not use.
+        grid: (rows, columns) of the table of positions; None means the model's own.
+        position_resize: see `resize_position_table`.
     """
 
     config: ModelConfig
@@ -35,6 +37,8 @@ class ReadRules:
     rules: list[Rule]
     aliases: dict[str, str] = dataclasses.field(default_factory=dict)
     ignored: frozenset[str] = frozenset()
+    grid: tuple[int, int] | None = None
+    position_resize: str = "bilinear"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

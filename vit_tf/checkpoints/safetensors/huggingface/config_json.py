@@ -16,11 +16,12 @@ _ACTIVATIONS = {
 }
 # Our key for the two names of one output: in the layout each name in `id2label` has an output.
 _BOTH_NAMES = "label_names"
+_ACTIVATION_NAMES = {ours: theirs for theirs, ours in reversed(_ACTIVATIONS.items())}
 _RESAMPLING = {0: "nearest", 1: "Lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "Hamming"}
 _RESAMPLE = {"bilinear": 2, "bicubic": 3, "area": 4}
 
 
-def read_fields(settings, width, representation_size):
+def read_fields(settings, width, representation_size, default_epsilon=1e-12):
     """Heads, activation, epsilon and image size; absent values have the layout's default."""
     if not settings.flag("qkv_bias", True):
         raise settings.unsupported("qkv_bias", "true: vit_tf's projections have biases")
@@ -36,7 +37,7 @@ def read_fields(settings, width, representation_size):
         raise settings.unsupported("hidden_act", f"one of {', '.join(_ACTIVATIONS)}")
     if representation_size and settings.text("pooler_act", "tanh") != "tanh":
         raise settings.unsupported("pooler_act", "'tanh'")
-    epsilon = settings.number("layer_norm_eps", 1e-12)
+    epsilon = settings.number("layer_norm_eps", default_epsilon)
     return heads, activation, epsilon, settings.sides("image_size", (224, 224))
 
 
@@ -81,6 +82,16 @@ def read_preprocessing(settings, size, notes):
     if tuple(given) != size:
         notes.append(f"preprocessor_config.json gives images of {given}, the model reads {size}")
     return infer_config.preprocessing(settings.path, size, notes, resize, resize_to, **fields)
+
+
+def image_size(settings, size):
+    """(height, width) that an image processor makes; `size` if it does not crop to a size.
+
+    Args:
+        settings: the `preprocessor_config.json`.
+        size: (height, width).
+    """
+    return tuple(_resize(settings, size, [])[2]) if settings.flag("do_resize", True) else size
 
 
 def _range(settings):
@@ -133,17 +144,29 @@ def model_json(config, classes) -> dict:
     both = {_BOTH_NAMES: list(labels)} if len(labels) > config.num_classes else {}
     labels = labels[len(labels) - config.num_classes :]
     labels = labels or [f"LABEL_{index}" for index in range(config.num_classes)]
-    activations = {ours: theirs for theirs, ours in reversed(_ACTIVATIONS.items())}
-    height, width = config.image_size
     multiple = classes.activation == "sigmoid"
     return {
         "architectures": ["ViTForImageClassification" if config.num_classes else "ViTModel"],
         "model_type": "vit",
+        **transformer_json(config),
+        "intermediate_size": config.mlp_size,
+        "pooler_output_size": config.representation_size or config.hidden_size,
+        "pooler_act": "tanh",
+        "id2label": {str(index): label for index, label in enumerate(labels)},
+        "label2id": {label: index for index, label in enumerate(labels)},
+        **both,
+        **({"problem_type": "multi_label_classification"} if multiple else {}),
+    }
+
+
+def transformer_json(config) -> dict:
+    """The values of `config.json` that all models have."""
+    height, width = config.image_size
+    return {
         "hidden_size": config.hidden_size,
         "num_hidden_layers": config.layers,
         "num_attention_heads": config.heads,
-        "intermediate_size": config.mlp_size,
-        "hidden_act": activations[config.activation],
+        "hidden_act": _ACTIVATION_NAMES[config.activation],
         "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
         "layer_norm_eps": config.layer_norm_epsilon,
@@ -151,12 +174,6 @@ def model_json(config, classes) -> dict:
         "patch_size": config.patch_size,
         "num_channels": 3,
         "qkv_bias": True,
-        "pooler_output_size": config.representation_size or config.hidden_size,
-        "pooler_act": "tanh",
-        "id2label": {str(index): label for index, label in enumerate(labels)},
-        "label2id": {label: index for index, label in enumerate(labels)},
-        **both,
-        **({"problem_type": "multi_label_classification"} if multiple else {}),
         "dtype": "float32",
     }
 

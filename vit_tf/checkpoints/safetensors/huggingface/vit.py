@@ -2,8 +2,7 @@
 
 import os
 import re
-
-import numpy as np
+import typing
 
 from vit_tf.checkpoints.published.vit_positions import POSITIONS
 from vit_tf.checkpoints.safetensors import infer_config
@@ -21,16 +20,30 @@ from vit_tf.classes import Classes
 from vit_tf.config import ViTConfig
 from vit_tf.files.json_object import read_json_object
 
-_PATCHES = "embeddings.patch_embeddings.projection"
-_TABLE = "embeddings.position_embeddings"
+PATCHES = "embeddings.patch_embeddings.projection"
+TABLE = "embeddings.position_embeddings"
 
+
+class LayerNames(typing.NamedTuple):
+    """The names of the layers of a block that differ between the models."""
+
+    norm_attention: str
+    norm_mlp: str
+    dense_0: str
+    dense_1: str
+
+
+_LAYERS = LayerNames("layernorm_before", "layernorm_after", "intermediate.dense", "output.dense")
 # Names of version 5 in memory -> names in files.
-_NEW_NAMES = [
-    (r"^layers\.(?=\d)", "encoder.layer."),
+NEW_ATTENTION_NAMES = [
     (r"\.attention\.q_proj\.", ".attention.attention.query."),
     (r"\.attention\.k_proj\.", ".attention.attention.key."),
     (r"\.attention\.v_proj\.", ".attention.attention.value."),
     (r"\.attention\.o_proj\.", ".attention.output.dense."),
+]
+_NEW_NAMES = [
+    (r"^layers\.(?=\d)", "encoder.layer."),
+    *NEW_ATTENTION_NAMES,
     (r"\.mlp\.fc1\.", ".intermediate.dense."),
     (r"\.mlp\.fc2\.", ".output.dense."),
 ]
@@ -69,7 +82,7 @@ def read(path, shapes, folder, own_grid) -> ReadRules:
             expected += "; DeiT models without distillation, such as "
             expected += "facebook/deit-base-patch16-224, are of this type"
         raise settings.unsupported("model_type", expected)
-    aliases = _file_names(shapes, path)
+    aliases = file_names(shapes, path, "vit.", _NEW_NAMES)
     shapes = {name: shapes[alias] for name, alias in aliases.items()}
     infer_config.check_tensor_names(path, shapes, _INEXPRESSIBLE_TENSORS)
     if settings is None:
@@ -97,7 +110,7 @@ def read(path, shapes, folder, own_grid) -> ReadRules:
         preprocessing=preprocessing,
         classes=classes,
         notes=notes,
-        rules=_rules(config),
+        rules=rules(config),
         aliases=aliases,
         ignored=frozenset(aliases[name] for name in dropped),
     )
@@ -109,9 +122,10 @@ def write(config, preprocessing, classes) -> WriteRules:
     Raises:
         ValueError: if the layout cannot express the model; the message states why.
     """
-    notes = []
     if reason := infer_config.inexpressible(config):
         raise _cannot(reason)
+    if config.layer_scale:
+        raise _cannot("it has no layer scale; write the layout dinov2")
     if config.stem is not None:
         raise _cannot("it has no models with a ResNet stem; write the timm layout")
     if config.classifier != "token":
@@ -122,59 +136,55 @@ def write(config, preprocessing, classes) -> WriteRules:
             "model has both; drop one of them: num_classes=0, or representation_size=None and "
             'load_npz(..., head="reset")'
         )
-    extra = {}
-    if config.position_embedding == "none":
-        notes.append("no position embedding: written as a table of zeros")
-        tokens = 1 + config.grid[0] * config.grid[1]
-        extra[POSITIONS] = np.zeros([1, tokens, config.hidden_size], np.float32)
-    elif config.position_embedding == "sincos_2d":
-        notes.append("sincos_2d positions: written as a table")
-        extra[POSITIONS] = infer_config.sincos_table(config)
+    notes = []
+    extra = infer_config.written_positions(config, notes)
     files = {
         "config.json": config_json.model_json(config, classes),
         "preprocessor_config.json": config_json.preprocessor_json(preprocessing, notes),
     }
     prefix = "vit." if config.num_classes else ""
-    return WriteRules(_rules(config, prefix), files, notes, extra)
+    return WriteRules(rules(config, prefix), files, notes, extra)
 
 
-def _rules(config, prefix=""):
+def rules(config, prefix="", layers=_LAYERS):
+    """Rules for all tensors of a model; `layers` are the `LayerNames` of a block."""
     width, heads = (config.hidden_size,), (config.heads, config.hidden_size // config.heads)
     hidden, patch = (config.mlp_size,), config.patch_size
     kernel = (patch, patch, 3, config.hidden_size)
     tokens = 1 + config.grid[0] * config.grid[1]
-    rules = [
+    found = [
         renamed(f"{prefix}embeddings.cls_token", "cls", (1, 1, *width)),
-        renamed(f"{prefix}{_TABLE}", POSITIONS, (1, tokens, *width)),
-        convolution(f"{prefix}{_PATCHES}.weight", "embedding/kernel", kernel),
-        renamed(f"{prefix}{_PATCHES}.bias", "embedding/bias", width),
+        renamed(f"{prefix}{TABLE}", POSITIONS, (1, tokens, *width)),
+        convolution(f"{prefix}{PATCHES}.weight", "embedding/kernel", kernel),
+        renamed(f"{prefix}{PATCHES}.bias", "embedding/bias", width),
     ]
     for index in range(config.layers):
         name, key = f"{prefix}encoder.layer.{index}", f"Transformer/encoderblock_{index}"
         attention = f"{key}/MultiHeadDotProductAttention_1"
-        rules += norm(f"{name}.layernorm_before", f"{key}/LayerNorm_0", *width)
+        found += norm(f"{name}.{layers.norm_attention}", f"{key}/LayerNorm_0", *width)
         for part in ("query", "key", "value"):
-            rules += linear(
+            found += linear(
                 f"{name}.attention.attention.{part}", f"{attention}/{part}", width, heads
             )
-        rules += linear(f"{name}.attention.output.dense", f"{attention}/out", heads, width)
-        rules += norm(f"{name}.layernorm_after", f"{key}/LayerNorm_2", *width)
-        rules += linear(f"{name}.intermediate.dense", f"{key}/MlpBlock_3/Dense_0", width, hidden)
-        rules += linear(f"{name}.output.dense", f"{key}/MlpBlock_3/Dense_1", hidden, width)
-    rules += norm(f"{prefix}layernorm", "Transformer/encoder_norm", *width)
+        found += linear(f"{name}.attention.output.dense", f"{attention}/out", heads, width)
+        found += norm(f"{name}.{layers.norm_mlp}", f"{key}/LayerNorm_2", *width)
+        mlp = f"{key}/MlpBlock_3"
+        found += linear(f"{name}.{layers.dense_0}", f"{mlp}/Dense_0", width, hidden)
+        found += linear(f"{name}.{layers.dense_1}", f"{mlp}/Dense_1", hidden, width)
+    found += norm(f"{prefix}layernorm", "Transformer/encoder_norm", *width)
     if config.representation_size:
-        rules += linear(f"{prefix}pooler.dense", "pre_logits", width, (config.representation_size,))
+        found += linear(f"{prefix}pooler.dense", "pre_logits", width, (config.representation_size,))
     if config.num_classes:
-        rules += linear("classifier", "head", width, (config.num_classes,))
-    return rules
+        found += linear("classifier", "head", width, (config.num_classes,))
+    return found
 
 
-def _file_names(shapes, path):
-    """Name in a rule -> name in the file."""
+def file_names(shapes, path, prefix, new_names):
+    """Name in a rule -> name in the file, with or without the prefix, old or new."""
     aliases = {}
     for name in shapes:
-        short = name.removeprefix("vit.")
-        for pattern, replacement in _NEW_NAMES:
+        short = name.removeprefix(prefix)
+        for pattern, replacement in new_names:
             short = re.sub(pattern, replacement, short)
         if short in aliases:
             raise ValueError(f"{path} holds {name} and {aliases[short]}, two names of one tensor.")
@@ -187,10 +197,10 @@ def _is(name, start):
 
 
 def _config(path, shapes, settings, notes, own_grid):
-    patch, width = infer_config.patch_kernel(shapes, f"{_PATCHES}.weight", path)
+    patch, width = infer_config.patch_kernel(shapes, f"{PATCHES}.weight", path)
     layers = infer_config.how_many(shapes, r"encoder\.layer\.(\d+)\.")
     (mlp_size,) = infer_config.sizes(shapes, "encoder.layer.0.intermediate.dense.bias", 1, path)
-    tokens = infer_config.sizes(shapes, _TABLE, 3, path)[1]
+    tokens = infer_config.sizes(shapes, TABLE, 3, path)[1]
     num_classes, representation_size = 0, None
     if "classifier.weight" in shapes:
         num_classes = infer_config.sizes(shapes, "classifier.weight", 2, path)[0]

@@ -11,7 +11,7 @@ from vit_tf.images.value_range import MEAN, STD
 
 # Names of tensors of models that vit_tf cannot express, and why.
 INEXPRESSIBLE_TENSORS = [
-    (r"\.(ls[12]\.gamma|gamma_[12])$", "it has layer scale"),
+    (r"\.gamma_[12]$", "it has layer scale of another kind"),
     (r"\.[qk]_norm\.", "it normalizes queries and keys"),
     (r"^reg_token$", "it has register tokens"),
     (r"^(dist_token|head_dist\.)", "it has a distillation token"),

@@ -202,12 +202,20 @@ def _config(path, shapes, heads, activation, stated, notes, own_grid):
         num_classes=num_classes,
         classifier=_classifier(path, shapes, has_token, stated.global_pool),
         representation_size=representation_size,
+        layer_scale=_layer_scale(shapes, stated.arguments),
         position_embedding="none" if rows is None else "learned_1d",
         activation=activation,
         layer_norm_epsilon=LAYER_NORM_EPSILON,
         stem=stem,
     )
     return config, slot
+
+
+def _layer_scale(shapes, arguments):
+    """The initial value of the factors, 1 if it is not stated; 0 without factors."""
+    if "blocks.0.ls1.gamma" not in shapes:
+        return 0.0
+    return arguments.number("init_values", 1.0) or 1.0
 
 
 def _has_slot(rows, grid, is_stated, notes):
@@ -277,6 +285,7 @@ def _arguments(config):
     width, ratio = config.hidden_size, config.mlp_size / config.hidden_size
     while int(width * ratio) < config.mlp_size:
         ratio = math.nextafter(ratio, math.inf)  # timm rounds the product down
+    scale = {"init_values": config.layer_scale} if config.layer_scale else {}
     return {
         "img_size": list(config.image_size),
         "patch_size": config.patch_size,
@@ -287,6 +296,7 @@ def _arguments(config):
         "class_token": bool(config.num_prefix_tokens),
         "global_pool": _POOLS[config.classifier],
         "fc_norm": False,
+        **scale,
         "act_layer": "gelu_tanh" if config.activation == "gelu_tanh" else "gelu",
         "pos_embed": "none" if config.position_embedding == "none" else "learn",
     }

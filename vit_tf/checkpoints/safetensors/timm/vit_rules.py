@@ -1,6 +1,6 @@
 """Tensors of timm's Vision Transformers and hybrids <-> published arrays; `D` is the width."""
 
-from vit_tf.checkpoints.published.vit import MAP_HEAD
+from vit_tf.checkpoints.published.vit import MAP_HEAD, SCALED_LAYERS
 from vit_tf.checkpoints.published.vit_positions import POSITIONS
 from vit_tf.checkpoints.rule import Rule
 from vit_tf.checkpoints.safetensors.rules import (
@@ -42,6 +42,9 @@ def rules(config, class_slot=True) -> list[Rule]:
         found += _attention(config, attention, f"{name}.attn.proj", {"attn.qkv": "qkv"}, name)
         found += norm(f"{name}.norm2", f"{key}/LayerNorm_2", *width)
         found += _mlp(config, f"{name}.mlp", f"{key}/MlpBlock_3")
+        if config.layer_scale:
+            for ours, theirs in zip(SCALED_LAYERS, ("ls1", "ls2"), strict=True):
+                found.append(renamed(f"{name}.{theirs}.gamma", f"{key}/{ours}", width))
     found += norm("norm", "Transformer/encoder_norm", *width)
     if config.classifier == "map":
         found.append(renamed("attn_pool.latent", f"{MAP_HEAD}/probe", (1, 1, *width)))
