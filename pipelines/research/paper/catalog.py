@@ -48,8 +48,6 @@ class Part:
     nearest: str = ""
 
 
-# What a study asks that belongs to no part, by whether it is a gate.
-_NO_PART = {True: "none: it checks the others", False: "none: the related work of section 2"}
 _SUITES = "pipelines.sweep --suite fine-tunes any model on data of the paper"
 _SWEEP = "pipelines.sweep trains any model with any optimizer at several rates"
 _INSPECT = "pipelines.inspect shows it of any model, also of those that the studies train"
@@ -142,7 +140,7 @@ def describe() -> list[str]:
             toy.title,
             f"{toy.minutes:g}",
             "default" if toy.default else "",
-            ", ".join(toy.paper) or _NO_PART[toy.is_gate],
+            ", ".join(toy.paper) or "none",
         ]
         for toy in TOYS.values()
     ]

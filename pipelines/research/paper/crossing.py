@@ -62,6 +62,8 @@ def crossing(sizes: Sequence[float], differences: Sequence[Sequence[float]]) -> 
 
 
 def _shown(size):
+    if size < 1:
+        return "less than 1"
     return f"{size:,.0f}" if size < 1e12 else "more than 10^12"
 
 

@@ -316,8 +316,13 @@ def mean_difference(cells: Sequence[Cell], reference: Cell, tests=1) -> Differen
 
 def paired(first: Sequence[float], second: Sequence[float], tests=1) -> Difference:
     """First minus second, value by value; see `difference`."""
-    each = [a - b for a, b in zip(first, second, strict=True)]
+    each = differences(first, second)
     return Difference(statistics.fmean(each), half_interval(each, tests), len(each))
+
+
+def differences(first: Sequence[float], second: Sequence[float]) -> list[float]:
+    """First minus second, one for each pair."""
+    return [a - b for a, b in zip(first, second, strict=True)]
 
 
 def half_interval(values, tests=1) -> float | None:
@@ -343,22 +348,38 @@ def jointly(*verdicts: bool | None) -> bool | None:
 
 
 def with_headroom(bases: Mapping[str, Cell], claims: Sequence[Claim]) -> list[Claim]:
-    """The claims of a study, behind one about the headroom of its base models.
+    """The claims of a study, on the condition that its base models have headroom.
 
-    Without it the others have no verdict: a model that has not learned, or that makes hardly an
-    error, says nothing about what would help it. The claim is only reported, so it adds nothing to
-    the number of expectations that show.
+    A model that has not learned, or that makes hardly an error, says nothing about what would help
+    it.
 
     Args:
         bases: name -> the accuracies of a base model.
         claims: the others.
     """
     low, high = _HEADROOM
-    numbers = ", ".join(f"{name} {each.mean:.1%}" for name, each in bases.items())
-    if not all(low <= each.mean <= high for each in bases.values()):
+    return on_condition(
+        f"headroom: accuracies from {low:.0%} to {high:.0%}",
+        all(low <= each.mean <= high for each in bases.values()),
+        ", ".join(f"{name} {each.mean:.1%}" for name, each in bases.items()),
+        claims,
+    )
+
+
+def on_condition(text, holds, numbers, claims: Sequence[Claim], must=False) -> list[Claim]:
+    """A claim about a condition, and the others, which have no verdict unless it holds.
+
+    A condition that holds is only reported, so it adds nothing to the number of claims that show.
+
+    Args:
+        text, numbers, must: see `Claim`.
+        holds: whether the condition holds.
+        claims: the others.
+    """
+    if not holds:
         numbers += "; it does not hold, so no other expectation has a verdict"
         claims = [dataclasses.replace(each, shows=None) for each in claims]
-    return [Claim(f"headroom: accuracies from {low:.0%} to {high:.0%}", None, numbers), *claims]
+    return [Claim(text, None if holds or not must else False, numbers, must), *claims]
 
 
 def points(found: Difference) -> str:

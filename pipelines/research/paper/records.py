@@ -103,7 +103,7 @@ def multiplicity(found) -> str:
 def minutes(record) -> str:
     """The time that an experiment took, and its estimate."""
     estimate = record["estimate"]
-    expected = "" if estimate is None else f" ({estimate:g} estimated)"
+    expected = "" if estimate is None else f" ({estimate:g} estimated for two processes)"
     return f"{record['minutes']:g} minutes{expected}"
 
 

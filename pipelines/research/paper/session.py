@@ -86,7 +86,9 @@ class StudyLab(Lab):
             yield kept or (read_json(path) if storage.exists(path) else {})
 
     def _run(self, unit, is_done):
-        if self._end is not None and time.monotonic() >= self._end:
+        if self._end is not None and current_group().from_chief(
+            lambda: time.monotonic() >= self._end
+        ):
             raise Interrupted(
                 f"The {self._budget:g} minutes of --budget are over: no other run begins. Start "
                 "the same command again to go on."

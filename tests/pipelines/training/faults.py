@@ -68,14 +68,14 @@ def spoil(monkeypatch, ids, value=np.nan, key="image"):
     monkeypatch.setattr(pipeline, "train_dataset", train_dataset)
 
 
-def break_block(monkeypatch, change):
-    """Applies `change(output of the first MLP, bool per row)` in slot 3 of step `BAD`."""
+def break_block(monkeypatch, change, name="block_1"):
+    """Applies `change(output of the block's MLP, bool per row)` in slot 3 of step `BAD`."""
     original = encoder.MlpBlock.call
 
     def call(self, tokens, training=False):
         outputs = original(self, tokens, training=training)
         context = dropout._current.get()
-        if context is None or "block_0/" not in self.dense_0.path:
+        if context is None or f"{name}/" not in self.dense_0.path:
             return outputs
         hit = (context.slots == 3) & (context.step == BAD)
         return change(outputs, hit[:, None, None])

@@ -111,11 +111,11 @@ def count_traces(monkeypatch):
 
 def test_stop_names_layer_variable_step_and_images_and_skip_goes_on(tmp_path, monkeypatch):
     """On two replicas of two micro-batches."""
-    experiment, run = experiment_with(), tmp_path / "run"
+    experiment, run = experiment_with("model.layers=2"), tmp_path / "run"
     break_block(monkeypatch, nan_forward)
     with pytest.raises(NonFiniteError) as error, without_compiling():
         train(experiment, run, STRATEGIES["mirrored"]())
-    layer, variable = "block_0/mlp", "head/bias"
+    layer, variable = "block_1/mlp", "head/bias"
     assert str(error.value).startswith(
         f"The loss is not finite at step {BAD}, first in the output of layer {layer} and in the "
         f"gradient of {variable}. Lower optimizer.learning_rate, lengthen schedule.warmup_steps, "
@@ -138,7 +138,7 @@ def test_stop_names_layer_variable_step_and_images_and_skip_goes_on(tmp_path, mo
     assert not (run / "final.npz").exists()
 
     traces = count_traces(monkeypatch)
-    experiment = experiment_with("train.non_finite=skip")
+    experiment = experiment_with("model.layers=2", "train.non_finite=skip")
     assert train(experiment, run, STRATEGIES["mirrored"]())["step"] == 12
     assert len(traces) == 2, "the step was compiled again"
     assert [x["action"] for x in records(run)] == ["stop", "skip"]
@@ -163,7 +163,7 @@ def halt(workdir, experiment, loss_and_norm, change=lambda model: None):
 
 def test_a_gradient_is_named_by_its_variable(tmp_path, monkeypatch):
     """The loss is finite; in backward order the head and the last norm come before the fault."""
-    break_block(monkeypatch, nan_backward)
+    break_block(monkeypatch, nan_backward, "block_0")
     with pytest.raises(NonFiniteError, match=f"gradient norm .*step {BAD}"):
         halt(tmp_path / "run", experiment_with("model.layers=2"), [2.3, np.nan])
     (record,) = records(tmp_path / "run")

@@ -11,6 +11,8 @@ from pipelines.research.paper.findings import (
     Table,
     cell,
     difference,
+    differences,
+    on_condition,
     paired,
     points,
 )
@@ -175,7 +177,6 @@ def _claims(few, seen):
     last = len(SIZES) - 1
     fewest, most = (f"{SIZES[x]:,} images" for x in (0, last))
     reached = {arm: seen.cell(arm, last).mean for arm in ARMS}
-    is_trained = min(reached.values()) >= _TRAINED
     first_lead, last_lead = few.difference("BiT", 0), few.difference("BiT", last)
     lead = leads(few)
     change = paired(lead[last], lead[0])
@@ -183,38 +184,31 @@ def _claims(few, seen):
     caught_up = difference(few.cell("ViT", last), few.cell("BiT", last))
     to_hybrid = difference(few.cell("hybrid", last), few.cell("BiT", last))
 
-    def verdict(shows):
-        """Untrained arms say nothing."""
-        return shows if is_trained else None
-
-    return [
-        Claim(
-            f"every arm is trained: with {most} it names {_TRAINED:.0%} right at least",
-            is_trained,
-            ", ".join(f"{arm} {mean:.1%}" for arm, mean in reached.items()),
-            must=True,
-        ),
-        Claim(f"BiT is ahead with {fewest}", verdict(first_lead.is_above), points(first_lead)),
-        Claim(f"its lead is smaller with {most}", verdict(change.is_below), points(change)),
+    claims = [
+        Claim(f"BiT is ahead with {fewest}", first_lead.is_above, points(first_lead)),
+        Claim(f"its lead is smaller with {most}", change.is_below, points(change)),
         Claim(
             f"ViT has caught up with {most}: it is behind by less than {_EQUAL:.0%}",
-            verdict(caught_up.is_no_worse(_EQUAL)),
+            caught_up.is_no_worse(_EQUAL),
             f"BiT's lead {points(last_lead)}",
         ),
-        Claim(
-            f"the hybrid is ahead of the ViT with {fewest}",
-            verdict(hybrid.is_above),
-            points(hybrid),
-        ),
+        Claim(f"the hybrid is ahead of the ViT with {fewest}", hybrid.is_above, points(hybrid)),
         Claim(f"the hybrid against BiT with {most}", None, points(to_hybrid)),
         Claim("where the lines of BiT and ViT cross", None, crossing_text(lead)),
     ]
+    return on_condition(
+        f"every arm is trained: with {most} it names {_TRAINED:.0%} right at least",
+        min(reached.values()) >= _TRAINED,
+        ", ".join(f"{arm} {mean:.1%}" for arm, mean in reached.items()),
+        claims,
+        must=True,
+    )
 
 
 def leads(few) -> list[list[float]]:
     """BiT's lead: for each size, one for each seed."""
     pairs = zip(few.rows["BiT"], few.rows["ViT"], strict=True)
-    return [[bit - vit for bit, vit in zip(a.values, b.values, strict=True)] for a, b in pairs]
+    return [differences(bit.values, vit.values) for bit, vit in pairs]
 
 
 def crossing_text(lead) -> str:

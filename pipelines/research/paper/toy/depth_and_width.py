@@ -8,32 +8,16 @@ from pipelines.research.paper.findings import (
     Point,
     Table,
     difference,
+    differences,
     paired,
     points,
     with_headroom,
 )
 from pipelines.research.paper.power import seeds_for
-from pipelines.research.paper.study import (
-    PLAIN,
-    Study,
-    accuracies,
-    at_rates,
-    choose_rates,
-    settings,
-)
+from pipelines.research.paper.study import Study, accuracies, at_rates, choose_rates
+from pipelines.research.paper.toy.counts import CHOOSING, COUNTS, TESTING
 from vit_tf import cost
 
-# A radius of 2 pixels at 16 x 16: hard enough that depth and resolution can matter.
-COUNTS = settings(
-    *PLAIN,
-    "data.name=shapes/count-32x16000",
-    "data.crop_area=(1,1)",
-    "data.train_split=train",
-    "model.image_size=16",
-    "model.patch_size=4",
-)
-# Of 1,600 images each.
-CHOOSING, TESTING = ("data.eval_split=validation",), ("data.eval_split=test",)
 _CHANCE = 1 / 5
 # Most seeds, and the difference that they should see.
 _MOST, _EFFECT = 8, 0.03
@@ -101,8 +85,7 @@ def _claims(cells):
         return difference(cells[layers_of(more)], cells[layers_of(less)])
 
     def gains(more, less):
-        values = (cells[layers_of(x)].values for x in (more, less))
-        return [a - b for a, b in zip(*values, strict=True)]
+        return differences(*(cells[layers_of(x)].values for x in (more, less)))
 
     first, last = gain(2, 1), gain(4, 2)
     flattens = paired(gains(2, 1), gains(4, 2))

@@ -1,14 +1,7 @@
 """E5: a hybrid against a ViT of equal cost, at three budgets (the paper's figure 5)."""
 
 from pipelines.config import override
-from pipelines.research.paper.findings import (
-    Claim,
-    Difference,
-    Findings,
-    Table,
-    paired,
-    points,
-)
+from pipelines.research.paper.findings import Claim, Findings, Table, differences, paired, points
 from pipelines.research.paper.power import seeds_for
 from pipelines.research.paper.study import (
     PLAIN,
@@ -68,7 +61,11 @@ def _run(lab):
 
 def _claims(table):
     leads = [table.difference("hybrid", column) for column in range(len(_STEPS))]
-    shrinks = _change(table)
+    first, last = (
+        differences(*(table.cell(model, column).values for model in ("hybrid", "ViT")))
+        for column in (0, len(_STEPS) - 1)
+    )
+    shrinks = paired(first, last)
     errors = {
         steps: [1 - table.cell(model, column).mean for model in ("ViT", "hybrid")]
         for column, steps in enumerate(_STEPS)
@@ -95,18 +92,6 @@ def _claims(table):
             ),
         ),
     ]
-
-
-def _change(table) -> Difference:
-    """The lead after the fewest steps minus that after the most, paired by seed."""
-    first, last = (
-        [
-            a - b
-            for a, b in zip(*(table.cell(x, column).values for x in ("hybrid", "ViT")), strict=True)
-        ]
-        for column in (0, len(_STEPS) - 1)
-    )
-    return paired(first, last)
 
 
 HYBRIDS = Study(

@@ -9,26 +9,38 @@ from pipelines.research.paper.findings import (
     Table,
     difference,
     points,
+    with_headroom,
 )
 from pipelines.research.paper.power import seeds_for
-from pipelines.research.paper.study import Study, accuracies, at_rates, choose_rates
-from pipelines.research.paper.toy.shapes import BIT, CHOOSING, TESTING
+from pipelines.research.paper.study import Study, accuracies, at_rates, choose_rates, settings
 from vit_tf import cost
 
 # Most seeds; what an arm may lose and still be no worse; comparisons with a verdict.
 _MOST, _MARGIN, _TESTS = 6, 0.05, 4
-# Accuracies of the plain ResNet beyond which a comparison says nothing.
-_HEADROOM = (0.5, 0.9)
 _CLASSES = 8
 _RATES = (1e-3, 2e-3)
-_SHORT = ("train.steps=500", "train.batch_size=32")
+_BASE = settings(
+    "data.name=shapes/class-large-32x16000",
+    "data.train_split=train[:4000]",
+    "data.crop_area=(1,1)",
+    "data.flip=false",
+    "train.steps=500",
+    "train.batch_size=32",
+    "model.name=BiT-R50x1",
+    "model.width=0.5",
+    "model.image_size=32",
+    "optimizer.weight_decay=0.05",
+    "schedule.warmup_steps=50",
+)
+# Assignments for choices, and for the runs with all seeds.
+_CHOOSING, _TESTING = ("data.eval_split=validation",), ("data.eval_split=test",)
 _PLAIN, _SASA, _LOCAL = "ResNet", "SASA", "local"
 # Published as better than a ResNet at equal cost or less.
 _NO_WORSE = ("SE", "AACN", _SASA)
 
 
 def _resnet(units, *layer):
-    return override(BIT, [*_SHORT, f"model.stage_depths={units}", *layer])
+    return override(_BASE, [f"model.stage_depths={units}", *layer])
 
 
 # Equal cost, in multiply-adds for one image; see the test.
@@ -42,9 +54,9 @@ ARMS = {
 
 
 def _run(lab):
-    choice = choose_rates(lab, "related_work", ARMS, _RATES, CHOOSING)
+    choice = choose_rates(lab, "related_work", ARMS, _RATES, _CHOOSING)
     power = seeds_for(list(choice.pilots.values()), _MARGIN, most=_MOST, tests=_TESTS)
-    units = at_rates("related_work", ARMS, choice.chosen, TESTING, range(power.seeds))
+    units = at_rates("related_work", ARMS, choice.chosen, _TESTING, range(power.seeds))
     cells = accuracies(lab, units)
     table = Table(
         title="test accuracy",
@@ -73,36 +85,26 @@ def _run(lab):
         power.text,
         f"differences in the expectations have intervals for {_TESTS} tests (Bonferroni)",
     ]
-    return Findings([table], _claims(cells), notes, [chart], [choice])
+    claims = with_headroom({_PLAIN: cells[_PLAIN]}, _claims(cells))
+    return Findings([table], claims, notes, [chart], [choice])
 
 
 def _claims(cells):
-    low, high = _HEADROOM
-    mean = cells[_PLAIN].mean
-
-    def claim(text, found, shows):
-        return Claim(text, shows if low <= mean <= high else None, points(found))
-
     against_plain = {arm: difference(cells[arm], cells[_PLAIN], _TESTS) for arm in _NO_WORSE}
     positions = difference(cells[_SASA], cells[_LOCAL], _TESTS)
     return [
         *(
-            claim(
+            Claim(
                 f"{arm} is no worse than the plain ResNet: it loses less than {_MARGIN:.0%}",
-                found,
                 found.is_no_worse(_MARGIN),
+                points(found),
             )
             for arm, found in against_plain.items()
         ),
-        claim(
-            "SASA, which has relative positions, is above local attention, which has none",
-            positions,
-            positions.is_above,
-        ),
         Claim(
-            f"headroom: the plain ResNet is between {low:.0%} and {high:.0%}, else no verdict",
-            None,
-            f"{mean:.1%}",
+            "SASA, which has relative positions, is above local attention, which has none",
+            positions.is_above,
+            points(positions),
         ),
     ]
 
@@ -124,7 +126,8 @@ RELATED_WORK = Study(
     f"most of it. The best rate of each by the loss on the validation split; then 5 to {_MOST} "
     f"seeds, tested on 1,600 images, paired by seed, with intervals for {_TESTS} tests "
     "(Bonferroni). SE, AACN and SASA are published as better than a ResNet at equal cost or "
-    f"less; here, no worse means that the interval lies above -{_MARGIN:.0%}.",
+    f"less; here, no worse means that the interval lies above -{_MARGIN:.0%}. The claims have "
+    "verdicts only if the ResNet is from 60 to 85 % right.",
     minutes=26,
     run=_run,
 )

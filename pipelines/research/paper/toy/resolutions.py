@@ -12,7 +12,7 @@ from pipelines.research.paper.findings import (
 )
 from pipelines.research.paper.power import seeds_for
 from pipelines.research.paper.study import PILOTS, Study, choose, seeded, slug
-from pipelines.research.paper.toy.depth_and_width import CHOOSING, COUNTS, TESTING
+from pipelines.research.paper.toy.counts import CHOOSING, COUNTS, TESTING
 from pipelines.research.paper.units import Training
 
 # Most seeds, and the difference that they should see.

@@ -188,7 +188,7 @@ def test_a_run_in_float16_opens_in_its_dtype(whole):
 
 def test_a_fault_that_no_scale_answers_is_a_case_for_non_finite(tmp_path, monkeypatch, uncompiled):
     """At the smallest scale, the same NaN in the backward pass that is skipped above it."""
-    break_block(monkeypatch, nan_backward)
+    break_block(monkeypatch, nan_backward, "block_0")
     experiment = experiment_with(FP16, "train.non_finite=skip")
     for initial, skips in ((2.0, []), (1.0, ["skip"])):
         monkeypatch.setattr(loss_scale, "INITIAL", initial)

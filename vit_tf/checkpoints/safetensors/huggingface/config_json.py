@@ -21,7 +21,7 @@ _RESAMPLING = {0: "nearest", 1: "Lanczos", 2: "bilinear", 3: "bicubic", 4: "box"
 _RESAMPLE = {"bilinear": 2, "bicubic": 3, "area": 4}
 
 
-def read_fields(settings, width, representation_size, default_epsilon=1e-12):
+def read_fields(settings, width, representation_size, default_epsilon):
     """Heads, activation, epsilon and image size; absent values have the layout's default."""
     if not settings.flag("qkv_bias", True):
         raise settings.unsupported("qkv_bias", "true: vit_tf's projections have biases")

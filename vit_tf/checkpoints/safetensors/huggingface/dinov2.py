@@ -133,39 +133,16 @@ def _rules(config):
 
 def _config(path, shapes, settings, notes, own_grid):
     """The configuration of the model for the images of its table of positions."""
-    patch, width = infer_config.patch_kernel(shapes, f"{vit.PATCHES}.weight", path)
-    layers = infer_config.how_many(shapes, r"encoder\.layer\.(\d+)\.")
-    (mlp_size,) = infer_config.sizes(shapes, f"encoder.layer.0.{_LAYERS.dense_0}.bias", 1, path)
-    tokens = infer_config.sizes(shapes, vit.TABLE, 3, path)[1]
     scale = 1.0
-    if settings is None:
-        heads, activation, epsilon, stated = max(1, width // 64), "gelu_erf", _EPSILON, None
-        notes.append(f"the number of heads is assumed: {heads}, of 64 channels each")
-    else:
-        heads, activation, epsilon, stated = config_json.read_fields(
-            settings, width, None, _EPSILON
-        )
+    if settings is not None:
         scale = settings.number("layerscale_value", 1.0)
         if not scale > 0:
             raise settings.error("layerscale_value", "a number above 0")
-        infer_config.check_stated(settings, "hidden_size", width)
-        infer_config.check_stated(settings, "num_hidden_layers", layers)
-        if stated[0] != stated[1]:
+        height, width = settings.sides("image_size", (224, 224))
+        if height != width:
             raise settings.unsupported("image_size", "a square")
-    return build_config(
-        ViTConfig,
-        path,
-        hidden_size=width,
-        mlp_size=mlp_size,
-        layers=layers,
-        heads=heads,
-        patch_size=patch,
-        image_size=infer_config.image_size(tokens - 1, patch, 1, stated, path, notes, own_grid),
-        num_classes=0,
-        activation=activation,
-        layer_norm_epsilon=epsilon,
-        layer_scale=scale,
-    )
+    fields = vit.encoder_fields(path, shapes, settings, notes, own_grid, _LAYERS, _EPSILON)
+    return build_config(ViTConfig, path, num_classes=0, layer_scale=scale, **fields)
 
 
 def _cannot(reason):

@@ -197,39 +197,57 @@ def _is(name, start):
 
 
 def _config(path, shapes, settings, notes, own_grid):
-    patch, width = infer_config.patch_kernel(shapes, f"{PATCHES}.weight", path)
-    layers = infer_config.how_many(shapes, r"encoder\.layer\.(\d+)\.")
-    (mlp_size,) = infer_config.sizes(shapes, "encoder.layer.0.intermediate.dense.bias", 1, path)
-    tokens = infer_config.sizes(shapes, TABLE, 3, path)[1]
     num_classes, representation_size = 0, None
     if "classifier.weight" in shapes:
         num_classes = infer_config.sizes(shapes, "classifier.weight", 2, path)[0]
     elif "pooler.dense.weight" in shapes:
         representation_size = infer_config.sizes(shapes, "pooler.dense.weight", 2, path)[0]
+    fields = encoder_fields(
+        path, shapes, settings, notes, own_grid, _LAYERS, 1e-12, representation_size
+    )
+    return build_config(
+        ViTConfig, path, num_classes=num_classes, representation_size=representation_size, **fields
+    )
+
+
+def encoder_fields(
+    path, shapes, settings, notes, own_grid, layers, epsilon, representation_size=None
+) -> dict:
+    """The fields of a configuration without head, for the images of the table of positions.
+
+    Args:
+        path, shapes, own_grid: see `read`; the names are those of the rules.
+        settings: the `config.json`, or None.
+        notes: gets sentences about assumptions.
+        layers: the `LayerNames` of a block.
+        epsilon: that of the layout's files by default.
+        representation_size: width of the pooler, or None.
+    """
+    patch, width = infer_config.patch_kernel(shapes, f"{PATCHES}.weight", path)
+    depth = infer_config.how_many(shapes, r"encoder\.layer\.(\d+)\.")
+    (mlp_size,) = infer_config.sizes(shapes, f"encoder.layer.0.{layers.dense_0}.bias", 1, path)
+    tokens = infer_config.sizes(shapes, TABLE, 3, path)[1]
     if settings is None:
-        heads, activation, epsilon, stated = max(1, width // 64), "gelu_erf", 1e-12, None
+        heads, activation, stated = max(1, width // 64), "gelu_erf", None
         notes.append(f"the number of heads is assumed: {heads}, of 64 channels each")
     else:
         heads, activation, epsilon, stated = config_json.read_fields(
-            settings, width, representation_size
+            settings, width, representation_size, epsilon
         )
         infer_config.check_stated(settings, "hidden_size", width)
-        infer_config.check_stated(settings, "num_hidden_layers", layers)
+        infer_config.check_stated(settings, "num_hidden_layers", depth)
         infer_config.check_stated(settings, "intermediate_size", mlp_size)
-    return build_config(
-        ViTConfig,
-        path,
-        hidden_size=width,
-        mlp_size=mlp_size,
-        layers=layers,
-        heads=heads,
-        patch_size=patch,
-        image_size=infer_config.image_size(tokens - 1, patch, 1, stated, path, notes, own_grid),
-        num_classes=num_classes,
-        representation_size=representation_size,
-        activation=activation,
-        layer_norm_epsilon=epsilon,
-    )
+    size = infer_config.image_size(tokens - 1, patch, 1, stated, path, notes, own_grid)
+    return {
+        "hidden_size": width,
+        "mlp_size": mlp_size,
+        "layers": depth,
+        "heads": heads,
+        "patch_size": patch,
+        "image_size": size,
+        "activation": activation,
+        "layer_norm_epsilon": epsilon,
+    }
 
 
 def _cannot(reason):
