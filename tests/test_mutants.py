@@ -42,6 +42,7 @@ def test_what_cannot_be_applied_is_named(tmp_path, path, old, new, problem):
 
 
 FILES = {
+    ".gitignore": "__pycache__/\n",
     "product.py": "checked = 1\nnot_read = 2\n",
     "pyproject.toml": '[tool.pytest.ini_options]\npythonpath = ["."]\n',
     "tests/changed.py": (
