@@ -120,10 +120,11 @@ class Job:
         self.wait(lambda job: job.log.count("first step took") >= count)
 
     def wait_for_requeue(self, count):
-        """Waits until SLURM has queued it again so often, and lets it start at once."""
+        """Waits until SLURM has queued it again so often, and lets it start soon."""
         self.wait(lambda job: job.restarts >= count and job.state == "PENDING")
-        # SLURM itself would wait for two minutes.
-        self.cluster.ask("scontrol", "update", f"JobId={self.number}", "StartTime=now")
+        # SLURM itself would wait for two minutes. A start in the second of the requeue fails: "Job
+        # credential revoked".
+        self.cluster.ask("scontrol", "update", f"JobId={self.number}", "StartTime=now+3")
 
     def end(self, seconds=240):
         """Waits for its end; returns SLURM's exit code."""
