@@ -68,9 +68,19 @@ def published(model):
             params[f"{names[ours]}/bias"] = value(getattr(block, ours).beta)
         for i, part in enumerate(("query", "key", "value")):
             kernel = value(block.attention.qkv.kernel)[:, i * width : (i + 1) * width]
-            bias = value(block.attention.qkv.bias)[i * width : (i + 1) * width]
             params[f"{names['attention']}/{part}/kernel"] = kernel.reshape(width, heads, size)
+            if model.config.key_bias:
+                bias = value(block.attention.qkv.bias)[i * width : (i + 1) * width]
+            elif part == "key":
+                continue
+            else:
+                bias = value(block.attention.bias)[i // 2]
             params[f"{names['attention']}/{part}/bias"] = bias.reshape(heads, size)
+        if model.config.qk_norm:
+            for part in ("query", "key"):
+                norm = getattr(block.attention, f"norm_{part}")
+                params[f"{names['attention']}/{part}_ln/scale"] = value(norm.gamma)
+                params[f"{names['attention']}/{part}_ln/bias"] = value(norm.beta)
         out = block.attention.out
         params[f"{names['attention']}/out/kernel"] = value(out.kernel).reshape(heads, size, width)
         params[f"{names['attention']}/out/bias"] = value(out.bias)
@@ -127,6 +137,7 @@ def encode(
     masks=None,
     grid=None,
     injection="stem",
+    rotary_base=None,
 ):
     """Equations 1-4 from the patch embeddings to the final norm.
 
@@ -142,6 +153,7 @@ def encode(
             "i/mlp branch".
         grid: `(rows, columns)` of the patches, for an axial model.
         injection: "stem", "every_layer" or "every_layer_shared" (docs/paper.md D.1).
+        rotary_base: base of the rotations of queries and keys; None for none.
 
     Returns:
         `(features [B, T, D], weights)`: the attention weights `[B, heads, T, T]` of each block; in
@@ -157,6 +169,9 @@ def encode(
         tokens = tokens + positions
     tokens = tokens * masks.get("embedding", 1.0)
 
+    def rotated(x):
+        return x if rotary_base is None else rotate(x, grid, rotary_base)
+
     found = []
     for index, (block, visible) in enumerate(_blocks(params, grid)):
         names = block_names(block)
@@ -165,8 +180,15 @@ def encode(
         elif injection == "every_layer":
             tokens = tokens + positions_of(params, block_positions(index))
         normed = _norm(params, names["norm_attention"], tokens, epsilon)
+        mask = masks.get(f"{index}/weights", 1.0)
+
+        def prepared(part, x, name=names["attention"]):
+            if f"{name}/{part}_ln/scale" in params:
+                x = _norm(params, f"{name}/{part}_ln", x, epsilon)
+            return rotated(x)
+
         attended, weights = _attention(
-            params, names["attention"], normed, heads, masks.get(f"{index}/weights", 1.0), visible
+            params, names["attention"], normed, heads, mask, visible, prepared
         )
         attended = attended * masks.get(f"{index}/attention", 1.0)
         attended = attended * params.get(names["attention_scale"], 1.0)
@@ -214,6 +236,33 @@ def forward(params, images, heads, classifier="token", **options):
     return classify(params, features, classifier)
 
 
+def rotate(x, grid, base):
+    """Rotates the last tokens `[B, T, d]`, patches of a grid, pair by pair of channels.
+
+    A patch in row r of R has the place `2 (r + 1/2) / R - 1`, and so for columns. Channels j and
+    `j + d / 2` are a pair. Its angle is `2 pi place / base^(4 k / d)`, of rows for the first d / 4
+    pairs and of columns for the others; k counts the pairs of each.
+    """
+    x, (rows, columns), size = x.copy(), grid, x.shape[-1]
+    first = x.shape[1] - rows * columns
+    for row in range(rows):
+        for column in range(columns):
+            token = first + row * columns + column
+            places = 2 * (row + 0.5) / rows - 1, 2 * (column + 0.5) / columns - 1
+            for pair in range(size // 2):
+                place, k = places[pair // (size // 4)], pair % (size // 4)
+                turned = np.exp(2j * math.pi * place / base ** (4 * k / size))
+                turned = turned * (x[:, token, pair] + 1j * x[:, token, pair + size // 2])
+                x[:, token, pair], x[:, token, pair + size // 2] = turned.real, turned.imag
+    return x
+
+
+def swiglu(x):
+    """Shazeer (2020), eq. 6 with beta = 1: Swish of the first half times the second half."""
+    gate, linear = np.split(x, 2, axis=-1)
+    return gate / (1 + np.exp(-gate)) * linear
+
+
 def gelu_tanh(x):
     """docs/paper.md A.6, left column."""
     return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
@@ -256,9 +305,10 @@ def _dense(params, name, x):
     return x @ params[f"{name}/kernel"] + params[f"{name}/bias"]
 
 
-def _attention(params, name, x, heads, mask, visible):
+def _attention(params, name, x, heads, mask, visible, prepared):
     """Multi-head attention, appendix A, equations 5-8; `mask` multiplies the weights.
 
+    `prepared(part, x)` changes the queries and the keys of a head, `part` "query" or "key".
     `visible`, bool `[T, T]` or True, says which keys the softmax of a query is over.
     """
     size = x.shape[-1] // heads
@@ -266,9 +316,11 @@ def _attention(params, name, x, heads, mask, visible):
     found = []
     for head in range(heads):
         query, key, value = (
-            x @ params[f"{name}/{part}/kernel"][:, head] + params[f"{name}/{part}/bias"][head]
+            x @ params[f"{name}/{part}/kernel"][:, head]
+            + (params[f"{name}/{part}/bias"][head] if f"{name}/{part}/bias" in params else 0.0)
             for part in ("query", "key", "value")
         )
+        query, key = prepared("query", query), prepared("key", key)
         logits = query @ key.transpose(0, 2, 1)
         if f"{name}/relative_embedding" in params:
             logits = logits + _relative(query, params[f"{name}/relative_embedding"])

@@ -20,9 +20,9 @@ from vit_tf.config.model_config import ModelConfig
 from vit_tf.config.resnet import StemConfig
 
 CLASSIFIERS = ("token", "gap", "map", "unpooled")
-POSITION_EMBEDDINGS = ("learned_1d", "learned_2d", "sincos_2d", "relative", "none")
+POSITION_EMBEDDINGS = ("learned_1d", "learned_2d", "sincos_2d", "relative", "rotary_2d", "none")
 POSITION_INJECTIONS = ("stem", "every_layer", "every_layer_shared")
-ACTIVATIONS = ("gelu_tanh", "gelu_erf")
+ACTIVATIONS = ("gelu_tanh", "gelu_erf", "swiglu")
 Recompute = Literal["none", "blocks"]
 # The largest values of the sizes that have no default.
 _MAXIMA = {
@@ -42,7 +42,8 @@ class ViTConfig(ModelConfig):
 
     Attributes:
         hidden_size: width D of every token.
-        mlp_size: width of the hidden layer of each MLP block.
+        mlp_size: width of the hidden layer of each MLP block; with "swiglu" that of gate and value
+            each.
         layers: number of encoder blocks L; in an axial model, of pairs of blocks.
         heads: number of attention heads; divides `hidden_size`.
         patch_size: side P of a square patch, in pixels or, with a stem, in pixels of its feature
@@ -60,11 +61,14 @@ class ViTConfig(ModelConfig):
             included; "learned_2d": a vector per column beside a vector per row, each of half the
             width (a class token has its own vector); "sincos_2d": fixed sines and cosines of row
             and column (big_vision); "relative": one vector per offset of query and key in raster
-            order, in the attention of every block; "none": no positions (a bag of patches).
+            order, in the attention of every block; "rotary_2d": queries and keys of the patches are
+            rotated by angles of row and column (DINOv3); "none": no positions (a bag of patches).
+        rotary_base: the longest period of the rotations is just below it.
         position_injection: where the position table is added. "stem": once, before the first block;
             "every_layer": a learned table for each block, at its input; "every_layer_shared": one
             table for all blocks, at the input of each.
-        activation: "gelu_tanh", which the published weights were trained with, or "gelu_erf".
+        activation: of the MLP blocks: "gelu_tanh", which the published weights were trained with,
+            "gelu_erf", or "swiglu", SiLU of a gate times a value (Shazeer, 2020; DINOv2's giant).
         dropout: drop rate after the position embedding and after every dense layer except the qkv
             projection.
         attention_dropout: drop rate of the attention weights. Above 0, training stores the N x N
@@ -74,6 +78,9 @@ class ViTConfig(ModelConfig):
         layer_norm_epsilon: added to the variance in every LayerNorm.
         layer_scale: initial value of learned factors, one per channel, of both residual branches of
             each block (CaiT, Touvron et al., 2021), such as 1e-5; 0 means no factors.
+        qk_norm: whether a LayerNorm over the channels of each head is applied to queries and keys
+            (ViT-22B, Dehghani et al., 2023).
+        key_bias: whether the projection to keys has a bias; not in DINOv3.
         head_bias: initial value of the head's bias; -10 for sigmoid pre-training on ImageNet-21k.
         stem: the ResNet of a hybrid; its feature map is cut into patches instead of the image.
         axial: whether each layer is two blocks, one with attention within each row of the patches,
@@ -112,12 +119,15 @@ class ViTConfig(ModelConfig):
     representation_size: int | None = None
     position_embedding: str = "learned_1d"
     position_injection: str = "stem"
+    rotary_base: float = 100.0
     activation: str = "gelu_tanh"
     dropout: float = 0.0
     attention_dropout: float = 0.0
     stochastic_depth: float = 0.0
     layer_norm_epsilon: float = 1e-6
     layer_scale: float = 0.0
+    qk_norm: bool = False
+    key_bias: bool = True
     head_bias: float = 0.0
     stem: StemConfig | None = None
     axial: bool = False
@@ -143,7 +153,10 @@ class ViTConfig(ModelConfig):
         if check_float("layer_scale", self.layer_scale) < 0:
             raise ValueError(f"layer_scale must not be below 0. Received: {self.layer_scale}.")
         check_float("head_bias", self.head_bias)
-        check_bool("axial", self.axial)
+        if check_float("rotary_base", self.rotary_base) <= 1:
+            raise ValueError(f"rotary_base must be above 1. Received: {self.rotary_base}.")
+        for name in ("axial", "qk_norm", "key_bias"):
+            check_bool(name, getattr(self, name))
         check_choice("classifier", self.classifier, CLASSIFIERS)
         check_choice("position_embedding", self.position_embedding, POSITION_EMBEDDINGS)
         check_choice("position_injection", self.position_injection, POSITION_INJECTIONS)
@@ -165,6 +178,11 @@ class ViTConfig(ModelConfig):
         if self.position_embedding == "learned_2d" and self.hidden_size % 2:
             raise ValueError(
                 f"position_embedding=learned_2d needs an even hidden_size: {self.hidden_size}."
+            )
+        if self.rotary and self.hidden_size // self.heads % 4:
+            raise ValueError(
+                "position_embedding=rotary_2d needs heads of a multiple of 4 channels. Received: "
+                f"hidden_size={self.hidden_size}, heads={self.heads}."
             )
         if min(self.feature_size) < self.patch_size:
             of_what = "the feature map of " if self.stem else ""
@@ -200,6 +218,13 @@ class ViTConfig(ModelConfig):
         return int(self.classifier == "token" and not self.axial)
 
     @property
+    def rotary(self) -> tuple[int, int, float] | None:
+        """(rows, columns, base) of rotary positions; None without."""
+        if self.position_embedding != "rotary_2d":
+            return None
+        return *self.grid, self.rotary_base
+
+    @property
     def mutual_places(self) -> int:
         """Tokens that all attend to one another; 0 in an axial model."""
         return 0 if self.axial else self.grid[0] * self.grid[1] + self.num_prefix_tokens
@@ -225,13 +250,13 @@ class ViTConfig(ModelConfig):
 
 def _check_positions(kind, injection, axial):
     """Raises for positions, injections and attention that do not exist together."""
-    if axial and (kind == "relative" or injection != "stem"):
+    if axial and (kind in ("relative", "rotary_2d") or injection != "stem"):
         raise ValueError(
-            "An axial model adds positions in the stem only, and has no relative ones. Received: "
+            "An axial model adds positions in the stem only, not in its attention. Received: "
             f"position_embedding={kind}, position_injection={injection}. Change them, or set "
             "axial=false."
         )
-    if kind in ("none", "relative") and injection != "stem":
+    if kind in ("none", "relative", "rotary_2d") and injection != "stem":
         raise ValueError(
             f"position_embedding={kind} adds no table to the tokens: leave position_injection at "
             f"stem. Received: {injection}."

@@ -26,16 +26,23 @@ def gelu_erf(x):
     return tf.nn.gelu(x, approximate=False)
 
 
-_ACTIVATIONS = {"gelu_tanh": gelu_tanh, "gelu_erf": gelu_erf}
+def swiglu(x):
+    """SiLU of the first half of the channels times the second half (Shazeer, 2020)."""
+    gate, value = tf.split(x, 2, axis=-1)
+    return tf.nn.silu(gate) * value
+
+
+_ACTIVATIONS = {"gelu_tanh": gelu_tanh, "gelu_erf": gelu_erf, "swiglu": swiglu}
 
 
 @keras.saving.register_keras_serializable(package="vit_tf")
 class MlpBlock(keras.layers.Layer):
-    """Dense, GELU, dropout, Dense, dropout.
+    """Dense, activation, dropout, Dense, dropout.
 
     Args:
-        mlp_size: width of the hidden layer.
-        activation: "gelu_tanh" or "gelu_erf".
+        mlp_size: width of the input of the second dense layer.
+        activation: "gelu_tanh", "gelu_erf", or "swiglu", for which the first dense layer has twice
+            the width: gate | value.
         dropout: drop rate after each dense layer.
         stream: int that separates the random numbers of this block from other layers.
 
@@ -61,7 +68,8 @@ class MlpBlock(keras.layers.Layer):
         self.output_dropout = Dropout(dropout, stream=stream + 1, dtype=self.dtype_policy)
 
     def build(self, input_shape):
-        self.dense_0 = self._dense(self.mlp_size, "dense_0")
+        wide = self.mlp_size * (2 if self.activation == "swiglu" else 1)
+        self.dense_0 = self._dense(wide, "dense_0")
         self.dense_1 = self._dense(input_shape[-1], "dense_1")
         self.dense_0.build(input_shape)
         self.dense_1.build((*input_shape[:-1], self.mlp_size))
@@ -126,9 +134,8 @@ class EncoderBlock(keras.layers.Layer):
 
     Args:
         heads: attention heads.
-        mlp_size: hidden width of the MLP.
-        activation: "gelu_tanh" or "gelu_erf".
-        epsilon: added to the variance in both LayerNorms.
+        mlp_size, activation: see `MlpBlock`.
+        epsilon: added to the variance in all LayerNorms.
         dropout: drop rate after the attention's output projection and in the MLP.
         attention_dropout: drop rate of the attention weights.
         stochastic_depth: probability that an example loses a residual branch; the two branches are
@@ -136,7 +143,7 @@ class EncoderBlock(keras.layers.Layer):
         stream: first of the `STREAMS_PER_BLOCK` ints for the random numbers of this block.
         implementation: see `custom_ops.attention`.
         axis: see `MultiHeadAttention`.
-        relative_positions: see `MultiHeadAttention`.
+        relative_positions, qk_norm, key_bias, rotary: see `MultiHeadAttention`.
         layer_scale: initial value of the factors of both residual branches, see `LayerScale`; 0
             means no factors.
 
@@ -163,6 +170,9 @@ class EncoderBlock(keras.layers.Layer):
         axis=None,
         relative_positions=False,
         layer_scale=0.0,
+        qk_norm=False,
+        key_bias=True,
+        rotary=None,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -178,6 +188,9 @@ class EncoderBlock(keras.layers.Layer):
         self.axis = axis
         self.relative_positions = relative_positions
         self.layer_scale = layer_scale
+        self.qk_norm = qk_norm
+        self.key_bias = key_bias
+        self.rotary = None if rotary is None else tuple(rotary)
 
         policy = {"dtype": self.dtype_policy}
         self.norm_attention = keras.layers.LayerNormalization(
@@ -190,6 +203,10 @@ class EncoderBlock(keras.layers.Layer):
             implementation,
             axis,
             relative_positions,
+            qk_norm,
+            epsilon,
+            key_bias,
+            rotary,
             name="attention",
             **policy,
         )
@@ -242,6 +259,9 @@ class EncoderBlock(keras.layers.Layer):
             "axis": self.axis,
             "relative_positions": self.relative_positions,
             "layer_scale": self.layer_scale,
+            "qk_norm": self.qk_norm,
+            "key_bias": self.key_bias,
+            "rotary": self.rotary,
         }
 
 

@@ -61,7 +61,7 @@ class _Positions(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="vit_tf")
 class NoPositions(_Positions):
-    """Adds nothing: the model sees a bag of patches (paper, appendix D.4)."""
+    """Adds nothing: without rotations, the model sees a bag of patches (paper, appendix D.4)."""
 
     def call(self, tokens, grid=None):
         return tokens
@@ -176,6 +176,8 @@ POSITION_LAYERS = {
     "learned_2d": FactorizedPositions,
     "sincos_2d": SinCosPositions,
     "relative": RelativePositions,
+    # Attention rotates queries and keys; the tokens stay as they are.
+    "rotary_2d": NoPositions,
     "none": NoPositions,
 }
 

@@ -113,6 +113,9 @@ class VisionTransformer(TokenClassifier, ImageModel):
                 axis=axes[kind],
                 relative_positions=config.position_embedding == "relative",
                 layer_scale=config.layer_scale,
+                qk_norm=config.qk_norm,
+                key_bias=config.key_bias,
+                rotary=config.rotary,
                 name=f"block_{layer}{kind}",
                 **policy,
             )
@@ -250,7 +253,7 @@ class VisionTransformer(TokenClassifier, ImageModel):
                 tapped = TappedBlock(block, taps, grid, dtype=block.dtype_policy)
                 tokens, block_taps = tapped(tokens, training=training)
             elif training and not taps and self.config.recompute == "blocks":
-                tokens, block_taps = recomputed(block, _training_output(block), tokens), {}
+                tokens, block_taps = recomputed(block, _training_output(block, grid), tokens), {}
             else:
                 tokens, block_taps = block(tokens, training=training, taps=taps, grid=grid)
             tap_values.append(block_taps)
@@ -306,6 +309,12 @@ class VisionTransformer(TokenClassifier, ImageModel):
             return "axial attention is not covered"
         if self.config.position_embedding == "relative":
             return "relative positions are not covered"
+        if self.config.rotary:
+            return "rotary positions are not covered"
+        if self.config.qk_norm:
+            return "normalized queries and keys are not covered"
+        if self.config.activation == "swiglu":
+            return "the activation swiglu is not covered"
         return None
 
     def features(self, images, training=False):
@@ -314,6 +323,6 @@ class VisionTransformer(TokenClassifier, ImageModel):
         return self.head_inputs(features, training=training)
 
 
-def _training_output(block):
+def _training_output(block, grid):
     """Returns the function from tokens to the tokens that a block returns in training."""
-    return lambda tokens: block(tokens, training=True)[0]
+    return lambda tokens: block(tokens, training=True, grid=grid)[0]

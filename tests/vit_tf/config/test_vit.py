@@ -18,6 +18,7 @@ NUMBERS = (
     "stochastic_depth",
     "layer_norm_epsilon",
     "layer_scale",
+    "rotary_base",
     "head_bias",
 )
 NOT_FINITE = (math.nan, math.inf, -math.inf)
@@ -41,6 +42,9 @@ OTHER = {
     "stochastic_depth": 0.3,
     "layer_norm_epsilon": 1e-5,
     "layer_scale": 1e-5,
+    "qk_norm": True,
+    "key_bias": False,
+    "rotary_base": 50.0,
     "head_bias": -10.0,
     "stem": StemConfig(stage_depths=(1,), width=0.5, group_norm_epsilon=1e-3),
     "axial": True,
@@ -76,6 +80,9 @@ def test_defaults_are_the_papers():
         stochastic_depth=0.0,
         layer_norm_epsilon=1e-6,
         layer_scale=0.0,
+        qk_norm=False,
+        key_bias=True,
+        rotary_base=100.0,
         head_bias=0.0,
         stem=None,
         implementation="auto",
@@ -159,6 +166,7 @@ def test_grid_leaves_incomplete_patches_out(size, patch, grid):
         ("dropout", 10**400, "finite and below 1e300"),
         ("hidden_size", 10**400, "131072.*longer number"),
         ("layer_norm_epsilon", 0.0, "above 0"),
+        ("rotary_base", 1.0, "above 1"),
         ("classifier", "cls", "unpooled.*'cls'"),
         ("position_embedding", "sinusoidal", "none.*'sinusoidal'"),
         ("position_injection", "all", "every_layer.*'all'"),
@@ -216,6 +224,7 @@ def test_injections_without_meaning_are_refused(kind, injection):
     """docs/paper.md D.1 lists which exist; fixed positions are the same table in every layer."""
     refused = {("none", "every_layer"), ("none", "every_layer_shared")}
     refused |= {("relative", "every_layer"), ("relative", "every_layer_shared")}
+    refused |= {("rotary_2d", "every_layer"), ("rotary_2d", "every_layer_shared")}
     refused |= {("sincos_2d", "every_layer")}
     fields = {"position_embedding": kind, "position_injection": injection}
     if (kind, injection) in refused:
@@ -231,6 +240,8 @@ def test_injections_without_meaning_are_refused(kind, injection):
         ({"position_embedding": "learned_2d", "hidden_size": 9}, "even hidden_size: 9"),
         ({"position_embedding": "sincos_2d", "hidden_size": 6}, "multiple of 4"),
         ({"position_embedding": "relative", "axial": True}, "stem .*axial=false"),
+        ({"position_embedding": "rotary_2d", "axial": True}, "stem .*axial=false"),
+        ({"position_embedding": "rotary_2d", "heads": 2}, "multiple of 4 .*heads=2"),
         ({"position_injection": "every_layer", "axial": True}, "stem .*axial=false"),
     ],
 )

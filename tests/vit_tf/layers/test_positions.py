@@ -32,7 +32,7 @@ def test_a_layer_adds_its_table(kind):
     np.testing.assert_array_equal(layer(tokens), added)
 
 
-@pytest.mark.parametrize("kind", ["sincos_2d", "none"])
+@pytest.mark.parametrize("kind", ["sincos_2d", "rotary_2d", "none"])
 def test_fixed_positions_fit_every_grid(kind):
     layer, other = built(kind), built(kind, grid=(3, 4))
     tokens = np.random.normal(size=(2, 13, 12)).astype("float32")

@@ -43,6 +43,16 @@ FORMS = {
     },
     "layer scale": {"layer_scale": 0.1},
     "axial layer scale": tiny.AXIAL | {"layer_scale": 0.1},
+    "rotary": {"position_embedding": "rotary_2d", "key_bias": False},
+    "unpooled rotary": {
+        "classifier": "unpooled",
+        "position_embedding": "rotary_2d",
+        "rotary_base": 9.0,
+        "qk_norm": True,
+    },
+    "swiglu": {"activation": "swiglu", "layer_scale": 0.1},
+    "axial swiglu": tiny.AXIAL | {"activation": "swiglu", "qk_norm": True, "key_bias": False},
+    "relative qk norm": {"position_embedding": "relative", "qk_norm": True},
     "epsilon of one block": {"layer_norm_epsilon": 0.1, "layers": 1},
     "one pixel": {"patch_size": 1, "image_size": (2, 3)},
 }
@@ -53,6 +63,7 @@ POLICIES = [
     *((form, "float32") for form in FORMS),
     *((form, "mixed_bfloat16") for form in ("token", "gap", "pre-logits no head", "axial")),
     *((form, "mixed_bfloat16") for form in ("unpooled pre-logits", "relative", "every layer")),
+    *((form, "mixed_bfloat16") for form in ("rotary", "unpooled rotary", "swiglu")),
 ]
 
 
@@ -64,8 +75,9 @@ def expected_output(model, images):
         config.heads,
         config.classifier,
         epsilon=config.layer_norm_epsilon,
-        gelu={"gelu_tanh": numpy_vit.gelu_tanh, "gelu_erf": numpy_vit.gelu_erf}[config.activation],
+        gelu=getattr(numpy_vit, config.activation),
         injection=config.position_injection,
+        rotary_base=config.rotary and config.rotary_base,
     )
 
 
@@ -160,9 +172,11 @@ def test_distance_uses_the_grid_that_is_passed():
     assert np.abs(expected - oracle.distance(weights[0], (2, 3))).max() > 0.1
 
 
-@pytest.mark.parametrize("fields", [{}, {"axial": True}], ids=["full", "axial"])
-def test_another_grid_without_positions(fields):
-    model = tiny.shared(position_embedding="none", **fields)
+@pytest.mark.parametrize(
+    "fields", [{}, {"axial": True}, {"position_embedding": "rotary_2d"}], ids=str
+)
+def test_another_grid_without_a_table(fields):
+    model = tiny.shared(**{"position_embedding": "none"} | fields)
     larger = tiny.images(size=(16, 12))
     donor = vit_tf.create_model(model.config, image_size=(16, 12))
     donor.set_weights(model.get_weights())
@@ -171,8 +185,9 @@ def test_another_grid_without_positions(fields):
 
 
 def test_without_positions_the_order_of_patches_is_invisible():
-    order = [3, 1, 5, 0, 4, 2]
-    for field, equal in (("none", True), ("learned_1d", False), ("relative", False)):
+    order = [4, 1, 5, 0, 3, 2]
+    kinds = ("none", "learned_1d", "relative", "rotary_2d")
+    for field, equal in zip(kinds, (True, False, False, False), strict=True):
         model = tiny.shared(position_embedding=field)
         patches = model.embed(tiny.images())
         outputs = [

@@ -95,20 +95,24 @@ def config_from_shapes(shapes, path, grid=None) -> ViTConfig:
             f"{path}: embedding/kernel must be (P, P, {stem.channels if stem else 3}, D). "
             f"Received: {embedding}."
         )
-    query = f"{block}/MultiHeadDotProductAttention_1/query/kernel"
-    (mlp_size,) = shape_of(shapes, f"{block}/MlpBlock_3/Dense_0/bias", 1, path)
+    mlp_size = shape_of(shapes, f"{block}/MlpBlock_3/Dense_1/kernel", 2, path)[0]
+    attention = f"{block}/MultiHeadDotProductAttention_1"
     fields = {
         "hidden_size": hidden_size,
         "mlp_size": mlp_size,
         "layers": layers,
         "axial": axial,
-        "heads": shape_of(shapes, query, 3, path)[1],
+        "heads": shape_of(shapes, f"{attention}/query/kernel", 3, path)[1],
         "patch_size": patch_size,
         "layer_scale": float(f"{block}/LayerScale_0/scale" in shapes),
+        "qk_norm": f"{attention}/query_ln/scale" in shapes,
+        "key_bias": f"{attention}/key/bias" in shapes,
         "classifier": "token" if "cls" in shapes else "gap",
         "num_classes": 0,
         "stem": stem,
     }
+    if shape_of(shapes, f"{block}/MlpBlock_3/Dense_0/bias", 1, path)[0] == 2 * mlp_size:
+        fields["activation"] = "swiglu"
     if "head/bias" in shapes:
         (fields["num_classes"],) = shape_of(shapes, "head/bias", 1, path)
     if "pre_logits/bias" in shapes:
@@ -130,7 +134,7 @@ def array_fields(config) -> dict:
     some pixels may be outside of all patches.
     """
     names = ("hidden_size", "mlp_size", "layers", "heads", "patch_size", "num_classes", "grid")
-    names += ("axial",)
+    names += ("axial", "qk_norm", "key_bias")
     fields = {name: getattr(config, name) for name in names}
     fields["layer_scale"] = config.layer_scale > 0
     if config.stem:
@@ -142,9 +146,11 @@ def trained_fields(config) -> dict:
     """The fields that the weights depend on, but that no array shows."""
     fields = {name: getattr(config, name) for name in ("activation", "layer_norm_epsilon")}
     # A dropped or missing table is noticed, but no array shows that positions were fixed.
-    if config.position_embedding in ("sincos_2d", "none"):
+    if config.position_embedding in ("sincos_2d", "rotary_2d", "none"):
         fields["position_embedding"] = config.position_embedding
-    if config.position_embedding not in ("relative", "none"):
+    if config.rotary:
+        fields["rotary_base"] = config.rotary_base
+    elif config.position_embedding not in ("relative", "none"):
         fields["position_injection"] = config.position_injection
     if config.stem:
         of_stem = resnet.trained_fields(config.stem)
@@ -173,6 +179,9 @@ def rules(model) -> list[Rule]:
         if block.attention.relative_positions:
             table = block.attention.relative.table
             found.append(reshaped(table, f"{attention}/relative_embedding", table.shape))
+        if block.attention.qk_norm:
+            found += _norm(block.attention.norm_query, f"{attention}/query_ln")
+            found += _norm(block.attention.norm_key, f"{attention}/key_ln")
         found += _norm(block.norm_mlp, f"{prefix}/LayerNorm_2")
         found += _mlp(block.mlp, f"{prefix}/MlpBlock_3")
         if block.layer_scale:
@@ -281,9 +290,24 @@ def _attention(layer, prefix, width, heads):
         )
 
     head_shape = (heads, width // heads)
+    found = [joined(layer.qkv.kernel, "kernel", (width, *head_shape))]
+    if layer.qkv.use_bias:
+        found.append(joined(layer.qkv.bias, "bias", head_shape))
+    else:
+        found.append(_bias_of_query_and_value(layer.bias, prefix, head_shape))
     return [
-        joined(layer.qkv.kernel, "kernel", (width, *head_shape)),
-        joined(layer.qkv.bias, "bias", head_shape),
+        *found,
         reshaped(layer.out.kernel, f"{prefix}/out/kernel", (*head_shape, width)),
         reshaped(layer.out.bias, f"{prefix}/out/bias", (width,)),
     ]
+
+
+def _bias_of_query_and_value(variable, prefix, shape):
+    """Maps a bias `[2, D]` to two published arrays."""
+    return Rule(
+        variable.path,
+        tuple(variable.shape),
+        {f"{prefix}/{part}/bias": shape for part in ("query", "value")},
+        to_arrays=lambda value: [part.reshape(shape) for part in value],
+        to_tensor=lambda arrays: np.stack([array.reshape(-1) for array in arrays]),
+    )
