@@ -204,6 +204,16 @@ def encode(
     return _norm(params, "Transformer/encoder_norm", tokens, epsilon), found
 
 
+def options_of(config):
+    """The options of `encode` for a model of this configuration; `forward` finds the grid."""
+    return {
+        "epsilon": config.layer_norm_epsilon,
+        "gelu": globals()[config.activation],
+        "injection": config.position_injection,
+        "rotary_base": config.rotary and config.rotary_base,
+    }
+
+
 def _blocks(params, grid):
     """`(block, bool [T, T])`: the blocks in order, and which tokens see which others there."""
     count = len({key for key in params if key.endswith("LayerNorm_2/scale")})

@@ -63,7 +63,7 @@ class MultiHeadAttention(keras.layers.Layer):
         `(output of the shape of the tokens, dict of taps)`; the dict is empty without taps.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parameters of a layer are its configuration
         self,
         heads,
         dropout=0.0,
@@ -130,7 +130,7 @@ class MultiHeadAttention(keras.layers.Layer):
         return qkv, self.relative(qkv[..., : tokens.shape[-1]]) if self.relative_positions else None
 
     def _prepared(self, qkv, grid):
-        """q | k | v with normalized and rotated queries and keys."""
+        """The projections q | k | v with normalized and rotated queries and keys."""
         width = qkv.shape[-1] // 3
         both, value = tf.split(qkv, [2 * width, width], axis=-1)
         shape = tf.shape(both)

@@ -20,7 +20,7 @@ def weights(model, images):
         config.heads,
         config.classifier,
         grid=config.grid,
-        injection=config.position_injection,
+        **numpy_vit.options_of(config),
     )
     return np.stack(blocks, axis=1)
 

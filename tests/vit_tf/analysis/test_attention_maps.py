@@ -28,6 +28,7 @@ def test_rows_of_the_class_token():
         ("token", "sincos_2d", "every_layer_shared"),
         ("map", "relative", "stem"),
         ("gap", "none", "stem"),
+        ("token", "rotary_2d", "stem"),
     ],
 )
 def test_maps_are_rows_or_means_of_the_weights(classifier, positions, injection):

@@ -74,10 +74,7 @@ def expected_output(model, images):
         images,
         config.heads,
         config.classifier,
-        epsilon=config.layer_norm_epsilon,
-        gelu=getattr(numpy_vit, config.activation),
-        injection=config.position_injection,
-        rotary_base=config.rotary and config.rotary_base,
+        **numpy_vit.options_of(config),
     )
 
 

@@ -203,6 +203,15 @@ def inexpressible(config) -> str | None:
         return "it has no axial models"
     if (kind := config.position_embedding) in ("learned_2d", "relative"):
         return f"it has one vector per position, but position_embedding is {kind!r}"
+    if config.rotary:
+        return "it has no rotary positions"
+    if config.qk_norm or not config.key_bias:
+        return (
+            "it has no norm of queries and keys, and a bias of the keys, but qk_norm is "
+            f"{config.qk_norm} and key_bias is {config.key_bias}"
+        )
+    if config.activation == "swiglu":
+        return "its MLP has no gate, but activation is 'swiglu'"
     if (injection := config.position_injection) != "stem":
         return f"it adds positions once, but position_injection is {injection!r}"
     return None
