@@ -54,6 +54,7 @@ VALUES = {
     "model.stochastic_depth": ("0.3", 0.3),
     "model.layer_norm_epsilon": ("1e-5", 1e-5),
     "model.layer_scale": ("1e-5", 1e-5),
+    "model.register_tokens": ("4", 4),
     "model.head_bias": ("-10", -10.0),
     "model.dtype": ("mixed_float16", "mixed_float16"),
     "model.recompute": ("blocks", "blocks"),

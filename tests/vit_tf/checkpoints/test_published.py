@@ -39,6 +39,8 @@ FORMS = {
     "shared positions": {"position_injection": "every_layer_shared"},
     "layer scale": {"layer_scale": 1.0},
     "axial layer scale": tiny.AXIAL | {"layer_scale": 1.0},
+    "registers": {"register_tokens": 3},
+    "registers gap": {"register_tokens": 1, "classifier": "gap"},
     "square": {"image_size": 12},
     "eleven blocks": {"layers": 11},
 }
