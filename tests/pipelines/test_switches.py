@@ -26,7 +26,7 @@ POSITIONS = {
         "model.position_embedding=learned_2d",
     ],
 }
-# Not positions alone: the later blocks of docs/paper.md D.5.
+# Not positions alone: the later blocks of docs/paper.md D.6.
 POSITIONS["later_blocks"] = [
     "model.position_embedding=rotary_2d",
     "model.qk_norm=true",

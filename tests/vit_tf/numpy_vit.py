@@ -49,6 +49,8 @@ def published(model):
     }
     if model.class_token is not None:
         params["cls"] = value(model.class_token.token)[None]
+    if model.register_tokens is not None:
+        params["registers"] = value(model.register_tokens.tokens)[None]
     for index, layer in enumerate(model.position_layers()):
         key = block_positions(index) if index else POSITIONS
         if model.config.position_embedding == "learned_2d":
@@ -167,6 +169,10 @@ def encode(
     positions = positions_of(params)
     if positions is not None and injection == "stem":
         tokens = tokens + positions
+    if "registers" in params:  # behind the class token, without positions
+        first = tokens.shape[1] - patches.shape[1]
+        registers = np.repeat(params["registers"], len(tokens), axis=0)
+        tokens = np.concatenate([tokens[:, :first], registers, tokens[:, first:]], axis=1)
     tokens = tokens * masks.get("embedding", 1.0)
 
     def rotated(x):
@@ -227,12 +233,13 @@ def _blocks(params, grid):
 
 def classify(params, features, classifier="token"):
     """Pooling, then tanh pre-logits and head, if the parameters have them."""
+    registers = params["registers"].shape[1] if "registers" in params else 0
     if classifier == "token":
         pooled = features[:, 0]
     elif classifier == "gap":
-        pooled = features.mean(axis=1)
+        pooled = features[:, registers:].mean(axis=1)
     else:
-        pooled = features
+        pooled = features[:, registers:]
     if "pre_logits/kernel" in params:
         pooled = np.tanh(_dense(params, "pre_logits", pooled))
     return _dense(params, "head", pooled) if "head/kernel" in params else pooled

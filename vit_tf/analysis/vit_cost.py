@@ -78,27 +78,27 @@ def _embedding(config, patches, tokens, size, compiled):
     channels = config.stem.channels if config.stem else 3
     source = height * width * channels
     patch, hidden = config.patch_size**2 * channels, config.hidden_size
-    prefix = config.num_prefix_tokens
-    positions = _positions(config, tokens)
+    prefix, registers = config.num_prefix_tokens, config.register_tokens
+    positions = _positions(config, tokens - registers)
     tables = config.layers if config.position_injection == "every_layer" else 1
     # The compiled op reads the image itself, or the feature map that the stem already keeps.
     kept = (0 if config.stem else source) if compiled else patches * patch
     mask = tokens * hidden if config.dropout else 0
     return dense(patch, hidden, patches) + Cost(
         parameters=prefix * hidden + tables * sum(positions),
-        arrays=prefix + tables * len(positions),
+        arrays=config.has_class_token + (registers > 0) + tables * len(positions),
         kept=kept * size + mask,
         live=size * (source + max(tokens * hidden, 0 if compiled else patches * patch)),
     )
 
 
 def _positions(config, tokens):
-    """Parameters of each array of the position embedding."""
-    hidden, prefix = config.hidden_size, config.num_prefix_tokens
+    """Parameters of each array of the position embedding of `tokens` without the registers."""
+    hidden = config.hidden_size
     if config.position_embedding == "learned_1d":
         return [tokens * hidden]
     if config.position_embedding == "learned_2d":
-        return [side * hidden // 2 for side in config.grid] + [hidden] * prefix
+        return [side * hidden // 2 for side in config.grid] + [hidden] * config.has_class_token
     return []
 
 

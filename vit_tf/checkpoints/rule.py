@@ -16,6 +16,7 @@ class Rule:
         shapes: published key -> shape.
         to_arrays: tensor -> list of published arrays, in the order of `shapes`.
         to_tensor: the inverse.
+        more: names of further tensors that `to_arrays` gets. They have rules of their own.
         resizable: whether the last axis of an array, of relative positions, may have another odd
             length; `to_tensor` then resizes the array.
     """
@@ -25,6 +26,7 @@ class Rule:
     shapes: dict[str, tuple[int, ...]]
     to_arrays: Callable
     to_tensor: Callable
+    more: tuple[str, ...] = ()
     resizable: bool = False
 
 
@@ -50,7 +52,7 @@ class RuleReader:
         rule = self._rules[key]
         # Queries, keys and values are often one tensor, and they are usually read in turn.
         if self._unread[0] is not rule or key not in self._unread[1]:
-            arrays = rule.to_arrays(self._read_tensor(rule.name))
+            arrays = rule.to_arrays(*map(self._read_tensor, (rule.name, *rule.more)))
             self._unread = rule, dict(zip(rule.shapes, arrays, strict=True))
         return np.asarray(self._unread[1].pop(key), order="C")
 

@@ -55,6 +55,9 @@ class ViTConfig(ModelConfig):
             an axial model has none and reads the patch in row 0 and column 0 instead. "gap": the
             mean over the patches; "map": the attention of a learned query to the patches
             (big_vision); "unpooled": every patch.
+        register_tokens: learned tokens between the class token, if there is one, and the patches,
+            without positions (Darcet et al., 2024). No classifier reads them: "gap", "map" and
+            "unpooled" read the patches alone.
         representation_size: width R of the tanh layer before the head ("pre-logits"); none means no
             such layer.
         position_embedding: "learned_1d": one vector per token in raster order, class token
@@ -116,6 +119,7 @@ class ViTConfig(ModelConfig):
     image_size: tuple[int, int] = (224, 224)
     num_classes: int = 1000
     classifier: str = "token"
+    register_tokens: int = 0
     representation_size: int | None = None
     position_embedding: str = "learned_1d"
     position_injection: str = "stem"
@@ -140,6 +144,7 @@ class ViTConfig(ModelConfig):
         for name, maximum in _MAXIMA.items():
             check_int(name, getattr(self, name), 1, maximum)
         check_int("num_classes", self.num_classes, 0, MAX_CLASSES)
+        check_int("register_tokens", self.register_tokens, 0, MAX_WIDTH)
         if self.representation_size is not None:
             check_int("representation_size", self.representation_size, 1, MAX_WIDTH)
         for name in ("dropout", "attention_dropout", "stochastic_depth"):
@@ -161,6 +166,8 @@ class ViTConfig(ModelConfig):
         check_choice("position_embedding", self.position_embedding, POSITION_EMBEDDINGS)
         check_choice("position_injection", self.position_injection, POSITION_INJECTIONS)
         _check_positions(self.position_embedding, self.position_injection, self.axial)
+        if self.register_tokens:
+            _check_registers(self)
         check_choice("activation", self.activation, ACTIVATIONS)
         check_choice("implementation", self.implementation, dispatch.CHOICES)
         check_choice("recompute", self.recompute, typing.get_args(Recompute))
@@ -213,9 +220,14 @@ class ViTConfig(ModelConfig):
         return self.classifier != "unpooled"
 
     @property
+    def has_class_token(self) -> bool:
+        """Whether token 0 is a class token."""
+        return self.classifier == "token" and not self.axial
+
+    @property
     def num_prefix_tokens(self) -> int:
-        """Tokens before the patches: 1 with a class token, else 0."""
-        return int(self.classifier == "token" and not self.axial)
+        """Tokens before the patches: the class token, if there is one, then the registers."""
+        return self.has_class_token + self.register_tokens
 
     @property
     def rotary(self) -> tuple[int, int, float] | None:
@@ -233,9 +245,10 @@ class ViTConfig(ModelConfig):
         """One line of text that describes the model."""
         stem = f"a stem of {self.stem.units_summary()}, " if self.stem else ""
         height, width = self.feature_size
+        registers = f", {self.register_tokens} registers" if self.register_tokens else ""
         return (
             f"{stem}{self.layers} {'axial ' * self.axial}layers, width {self.hidden_size}, "
-            f"patches of {self.patch_size} on {height} x {width}"
+            f"patches of {self.patch_size} on {height} x {width}{registers}"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -265,6 +278,24 @@ def _check_positions(kind, injection, axial):
         raise ValueError(
             "position_embedding=sincos_2d is the same table in every layer: set position_injection="
             "every_layer_shared. Received: every_layer."
+        )
+
+
+def _check_registers(config):
+    """Raises for fields that do not exist together with registers."""
+    reason = None
+    if config.axial:
+        reason = "an axial model has only patches in its rows and columns: set axial=false"
+    elif config.position_embedding == "relative":
+        reason = "position_embedding=relative has an offset for every token: choose another"
+    elif config.position_injection != "stem":
+        reason = (
+            f"position_injection={config.position_injection} is not available: leave it at stem"
+        )
+    if reason:
+        raise ValueError(
+            f"register_tokens={config.register_tokens} are tokens without positions, and {reason}, "
+            "or set register_tokens=0."
         )
 
 

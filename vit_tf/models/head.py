@@ -46,9 +46,12 @@ class TokenClassifier:
         """Pools the features `[B, T, D]` to `[B, D]`, or to `[B, N, D]` unpooled.
 
         The first token is the class token or, in an axial model, the patch in row 0 and column 0.
+        Registers are left out.
         """
         if self.config.classifier == "token":
             return features[:, 0]
+        if self.num_prefix_tokens:
+            features = features[:, self.num_prefix_tokens :]
         if self.config.classifier == "map":
             return self.map_pooling(features)
         if self.config.classifier == "gap":

@@ -49,8 +49,8 @@ class PackedModel(TokenClassifier):
         config: the `ViTConfig` of the model.
         compute_dtype: the precision.
         layers: Keras layers around the packed blocks; their weights are `weights`.
-        arrays: list of all other variables of TensorFlow: packed weights, patch embedding, class
-            token and positions.
+        arrays: list of all other variables of TensorFlow: packed weights, patch embedding, prefix
+            tokens and positions.
     """
 
     def __init__(self, model, blocks, precision):
@@ -72,16 +72,15 @@ class PackedModel(TokenClassifier):
 
         self._kernel = constant(model.patch_embedding.kernel, precision)
         self._bias = constant(model.patch_embedding.bias, "float32")
-        self._class_token = self._first_table = None
-        if model.class_token is not None:
-            self._class_token = constant(model.class_token.token, "float32")
-        tables = [layer.table for layer in model.position_layers()]
+        self._prefix = self._first_table = None
+        if (prefix := model.prefix_tokens()) is not None:
+            self._prefix = constant(prefix, "float32")
         if config.position_injection == "stem":
-            if tables[0] is not None:
-                self._first_table = constant(tables[0], "float32")
+            if (table := model.position_table()) is not None:
+                self._first_table = constant(table, "float32")
             self._tables, counts = [None], [len(model.blocks)]
         else:
-            tables = [constant(table, "float32") for table in tables]
+            tables = [constant(layer.table, "float32") for layer in model.position_layers()]
             self._tables = [tables[i % len(tables)] for i in range(len(model.blocks))]
             counts = [1] * len(model.blocks)
         blocks = iter(blocks)
@@ -104,16 +103,23 @@ class PackedModel(TokenClassifier):
                 self._plans[0],
                 self._kernel,
                 self._bias,
-                self._class_token,
+                self._prefix,
                 self._first_table,
                 (self.norm.gamma.value, self.norm.beta.value),
                 head,
             )
 
     @property
+    def _pooling(self):
+        """What the op pools. Its mean is over all tokens, so that of patches alone follows it."""
+        if self.config.classifier == "gap" and self.num_prefix_tokens:
+            return "none"
+        return _POOLINGS.get(self.config.classifier, "none")
+
+    @property
     def _head_follows_pooling(self):
         """Whether nothing is between the pooled tokens and the head."""
-        is_simple = self.config.classifier in _POOLINGS and self.pre_logits is None
+        is_simple = self._pooling != "none" and self.pre_logits is None
         return is_simple and self.head is not None
 
     @property
@@ -128,7 +134,7 @@ class PackedModel(TokenClassifier):
 
     @property
     def arrays(self):
-        found = [self._kernel, self._bias, self._class_token, self._first_table, *self._tables]
+        found = [self._kernel, self._bias, self._prefix, self._first_table, *self._tables]
         for plan in self._plans:
             found += [*plan.weights, *plan.biases]
         if self._model_plan is not None:
@@ -159,7 +165,7 @@ class PackedModel(TokenClassifier):
         if not self._runs_as_one_op():
             return self.head_inputs(self._encoded(self.tokens(images, training)))
         features = self._run_op(images, training, has_head=False)
-        if self.config.classifier not in _POOLINGS:
+        if self._pooling == "none":
             features = self.pool(features)
         return features if self.pre_logits is None else self.pre_logits(features)
 
@@ -170,7 +176,7 @@ class PackedModel(TokenClassifier):
         return model_op.model(
             *self._source(images, training),
             self._model_plan,
-            pooling=_POOLINGS.get(self.config.classifier, "none"),
+            pooling=self._pooling,
             has_head=has_head,
             implementation=self.config.implementation,
         )
@@ -195,7 +201,7 @@ class PackedModel(TokenClassifier):
             self._bias,
             scale=scale,
             offset=offset,
-            prefix=self._class_token,
+            prefix=self._prefix,
             position=self._first_table,
             implementation=self.config.implementation,
         )

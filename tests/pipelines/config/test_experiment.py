@@ -57,6 +57,7 @@ VALUES = {
     "model.qk_norm": ("true", True),
     "model.key_bias": ("false", False),
     "model.rotary_base": ("50", 50.0),
+    "model.register_tokens": ("4", 4),
     "model.head_bias": ("-10", -10.0),
     "model.dtype": ("mixed_float16", "mixed_float16"),
     "model.recompute": ("blocks", "blocks"),

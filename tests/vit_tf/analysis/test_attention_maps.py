@@ -45,6 +45,18 @@ def test_maps_are_rows_or_means_of_the_weights(classifier, positions, injection)
 
 
 @pytest.mark.parametrize("classifier", ["token", "gap"])
+def test_registers_are_no_part_of_a_map(classifier):
+    """They are neither keys of a map nor, without a class token, queries of the mean."""
+    model = tiny.shared(classifier=classifier, register_tokens=2)
+    images, prefix = tiny.images(), model.num_prefix_tokens
+    expected = weights(model, images)
+    queries = slice(0, 1) if classifier == "token" else slice(prefix, None)
+    expected = expected[..., queries, prefix:].mean(axis=-2)
+    maps = attention_maps(model, images)
+    assert_close(maps, expected.reshape(maps.shape), "float32", "model")
+
+
+@pytest.mark.parametrize("classifier", ["token", "gap"])
 def test_maps_of_axial_models(classifier):
     """The mean over the queries of the column weights times the row weights of each layer."""
     model = tiny.shared(axial=True, classifier=classifier)
@@ -74,6 +86,8 @@ KINDS = [
     {"classifier": "unpooled", "layers": 3},
     {"position_embedding": "sincos_2d", "position_injection": "every_layer_shared"},
     {"axial": True, "classifier": "gap"},
+    {"register_tokens": 2},
+    {"register_tokens": 2, "classifier": "gap"},
 ]
 
 
@@ -83,7 +97,8 @@ class TestRollout:
         model, images = tiny.shared(**fields), tiny.images()
         found = attention_rollout(model, images)
         assert found.shape == (3, 2, 3) and found.dtype == "float32"
-        expected = rollout(weights(model, images), model.num_prefix_tokens)
+        config = model.config
+        expected = rollout(weights(model, images), model.num_prefix_tokens, config.has_class_token)
         np.testing.assert_allclose(found, expected.reshape(found.shape), atol=1e-6)
 
     def test_of_a_hybrid(self):

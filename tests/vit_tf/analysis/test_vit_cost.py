@@ -60,6 +60,9 @@ FIELDS = [
     {"layer_scale": 0.1},
     {"activation": "swiglu", "classifier": "map", "qk_norm": True},
     {"position_embedding": "rotary_2d", "key_bias": False},
+    {"register_tokens": 3},
+    MAP | {"register_tokens": 2},
+    {"register_tokens": 1, "classifier": "gap", "position_embedding": "learned_2d"},
 ]
 OTHERS = [
     tiny.config(**HYBRID),
@@ -90,12 +93,13 @@ FAMILIES = {
     "every_layer": tiny.config(position_injection="every_layer"),
     "layer_scale": tiny.config(layer_scale=0.1),
     "swiglu": tiny.config(activation="swiglu", position_embedding="rotary_2d"),
+    "registers": tiny.config(register_tokens=3),
     "axial_resnet": vit_tf.AxialResNetConfig(**AXIAL_RESNET),
 }
 # Whose memory is computed too, most of the others with a half-size dtype: name -> (configuration,
 # dtype, compiled).
 IN_FLOAT32 = ("token", "gap_pre_logits", "unpooled", "axial", "root_only", "every_layer")
-IN_FLOAT32 += ("layer_scale", "swiglu")
+IN_FLOAT32 += ("layer_scale", "swiglu", "registers")
 MEMORIES = {name: (FAMILIES[name], "float32", True) for name in (*IN_FLOAT32, "axial_resnet")} | {
     "long": (one_layer(image_size=(44, 56)), "mixed_bfloat16", True),
     "long_reference": (one_layer(image_size=(44, 56)), "mixed_bfloat16", False),

@@ -41,6 +41,8 @@ FORMS = {
     "axial layer scale": tiny.AXIAL | {"layer_scale": 1.0},
     "rotary positions": {"position_embedding": "rotary_2d", "key_bias": False},
     "swiglu": {"activation": "swiglu", "qk_norm": True},
+    "registers": {"register_tokens": 3},
+    "registers gap": {"register_tokens": 1, "classifier": "gap"},
     "square": {"image_size": 12},
     "eleven blocks": {"layers": 11},
 }

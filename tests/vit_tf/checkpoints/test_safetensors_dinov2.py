@@ -1,4 +1,4 @@
-"""DINOv2 backbones of Hugging Face: values, the resized table of positions, what is refused."""
+"""DINOv2 of Hugging Face, also with registers: values, resized positions, what is refused."""
 
 import json
 
@@ -33,6 +33,8 @@ PROCESSOR = {
     "image_mean": [0.485, 0.456, 0.406],
     "image_std": [0.229, 0.224, 0.225],
 }
+REGISTERS = "embeddings.register_tokens"
+WITH_REGISTERS = CONFIG | {"model_type": "dinov2_with_registers", "num_register_tokens": 3}
 NEW_NAMES = {
     "attention.attention.query": "attention.q_proj",
     "attention.attention.key": "attention.k_proj",
@@ -41,7 +43,7 @@ NEW_NAMES = {
 }
 
 
-def random_tensors():
+def random_tensors(registers=0):
     """Tensors with the names of published files."""
     rng = np.random.default_rng(0)
 
@@ -66,7 +68,7 @@ def random_tensors():
             found |= layer(f"{block}.norm{i}", WIDTH, center=1.0)
             found[f"{block}.layer_scale{i}.lambda1"] = tensor(WIDTH)
         found |= layer(f"{block}.mlp.fc1", HIDDEN, WIDTH) | layer(f"{block}.mlp.fc2", WIDTH, HIDDEN)
-    return found
+    return found | ({REGISTERS: tensor(1, registers, WIDTH)} if registers else {})
 
 
 def write(folder, tensors, config=CONFIG, processor=PROCESSOR):
@@ -82,9 +84,11 @@ def write(folder, tensors, config=CONFIG, processor=PROCESSOR):
 def params_of(tensors, grid):
     """The tensors in the published layout, converted by hand, with positions for a grid."""
     params = {"cls": tensors["embeddings.cls_token"]}
-    # The values of the resize are compared with torch's in tests/vit_tf/layers/test_positions.py.
-    table = tensors["embeddings.position_embeddings"][0]
-    resized = resize_position_table(table, (SIDE, SIDE), grid, 1, "bicubic")
+    # The values of the resizes are compared with others' in tests/vit_tf/layers/test_positions.py.
+    table, method = tensors["embeddings.position_embeddings"][0], "bicubic"
+    if REGISTERS in tensors:
+        params["registers"], method = tensors[REGISTERS], "bicubic_antialias"
+    resized = resize_position_table(table, (SIDE, SIDE), grid, 1, method)
     params[numpy_vit.POSITIONS] = resized[None]
     projection = "embeddings.patch_embeddings.projection"
     params["embedding/kernel"] = tensors[f"{projection}.weight"].transpose(2, 3, 1, 0)
@@ -130,17 +134,19 @@ def check_close(received, expected):
 
 
 @pytest.mark.filterwarnings("ignore:.*mask token dropped")
+@pytest.mark.parametrize("registers", [0, 3])
 @pytest.mark.parametrize("names", ["published", "in memory", "in a classifier"])
-def test_features_match_the_equations(names, tmp_path):
-    tensors = random_tensors()
+def test_features_match_the_equations(names, registers, tmp_path):
+    tensors, config = random_tensors(registers), WITH_REGISTERS if registers else CONFIG
     stored = dict(tensors)
     if names == "in memory":
         for old, new in NEW_NAMES.items():
             stored = {name.replace(old, new): array for name, array in stored.items()}
     if names == "in a classifier":
-        stored = {f"dinov2.{name}": array for name, array in stored.items()}
-    model, preprocessing, _ = vit_tf.load(write(tmp_path, stored))
+        stored = {f"{config['model_type']}.{name}": array for name, array in stored.items()}
+    model, preprocessing, _ = vit_tf.load(write(tmp_path, stored, config))
     assert (model.config.image_size, model.config.layer_scale) == ((13, 8), 0.25)
+    assert model.config.register_tokens == registers
     assert preprocessing == vit_tf.Preprocessing(
         image_size=(13, 8),
         resize="shortest_edge",
@@ -155,18 +161,20 @@ def test_features_match_the_equations(names, tmp_path):
     check_close(model(images).numpy(), expected_features(tensors, images))
 
 
-def test_positions_for_other_images_come_from_the_whole_table(tmp_path):
+@pytest.mark.parametrize(("registers", "how"), [(0, "bicubic"), (3, "bicubic with antialiasing")])
+def test_positions_for_other_images_come_from_the_whole_table(registers, how, tmp_path):
     """As fine-tuning with `--init_from` does; the table of the crop is no step between."""
-    tensors = random_tensors()
-    write(tmp_path, tensors)
+    tensors = random_tensors(registers)
+    write(tmp_path, tensors, WITH_REGISTERS if registers else CONFIG)
     fields = safetensors_models.DINOV2 | {"layer_norm_epsilon": 1e-3, "image_size": (24, 16)}
+    fields["register_tokens"] = registers
     model = tiny.shared(seed=4, **fields)
     preprocessing = vit_tf.Preprocessing(
         image_size=(24, 16), mean=PROCESSOR["image_mean"], std=PROCESSOR["image_std"]
     )
     report = vit_tf.load_safetensors(model, tmp_path, preprocessing=preprocessing)
     assert report.resized == ((5, 5), (6, 4))
-    assert "resized positions from 5 x 5 to 6 x 4, bicubic" in str(report)
+    assert f"resized positions from 5 x 5 to 6 x 4, {how}" in str(report).splitlines()
     images = tiny.images(size=(24, 16))
     check_close(model(images).numpy(), expected_features(tensors, images))
 
@@ -191,7 +199,7 @@ def test_a_folder_without_settings_is_read_as_published(tmp_path):
         ({"image_size": 24}, None, "25 patch positions, and images of 24 x 24 have 6 x 6"),
         ({"layerscale_value": 0}, None, "layerscale_value is 0. Expected a number above 0"),
         ({"hidden_size": 24}, None, "hidden_size is 24. Expected 12"),
-        ({}, "embeddings.register_tokens", "register tokens"),
+        ({}, REGISTERS, "model_type is 'dinov2'. Expected 'dinov2_with_registers'"),
         ({}, "encoder.layer.0.mlp.weights_in.weight", "gated"),
         ({}, "classifier.weight", "class token and the mean of the patches"),
     ],

@@ -22,6 +22,11 @@ MODELS = {
     "huggingface": ("huggingface", tiny.config()),
     "timm": ("timm", tiny.config()),
     "hybrid": ("timm", tiny.config(stem=STEM, image_size=(8, 12), patch_size=1)),
+    "dinov2_with_registers": (
+        "dinov2_with_registers",
+        tiny.config(**safetensors_models.DINOV2, register_tokens=2, layers=1),
+    ),
+    "siglip": ("siglip", tiny.config(**safetensors_models.SIGLIP, layers=1)),
     "bit": ("timm", vit_tf.ResNetConfig(image_size=(32, 40), num_classes=5, **STEM)),
 }
 
@@ -227,6 +232,14 @@ WRONG = [
     ("huggingface", "preprocessor_config.json", {"size": {"longest_edge": 7}}, "size is"),
     ("huggingface", "preprocessor_config.json", {"size": {"height": "7"}}, "size.height is '7'"),
     ("huggingface", "preprocessor_config.json", {"do_normalize": 1}, "true or false"),
+    ("dinov2_with_registers", "config.json", {"num_register_tokens": 4}, "Expected 2"),
+    ("dinov2_with_registers", "config.json", {"model_type": "dinov2"}, "'dinov2_with_registers'"),
+    ("siglip", "config.json", {"model_type": "clip"}, "'siglip' or 'siglip_vision_model'"),
+    ("siglip", "config.json", {"model_type": "siglip2_vision_model"}, "any size (NaFlex)"),
+    ("siglip", "config.json", {"hidden_act": "relu"}, "gelu_pytorch_tanh"),
+    ("siglip", "config.json", {"patch_size": 16}, "patch_size is 16. Expected 4"),
+    ("siglip", "config.json", {"image_size": 24}, "9 patch positions", "6 x 6"),
+    ("siglip", "config.json", {"vision_config": 3}, "a JSON object"),
     ("timm", "config.json", {"architecture": "vit_relpos_base_patch16_224"}, "known here"),
     ("timm", "config.json", {"architecture": ["vit"]}, "a string"),
     ("bit", "config.json", {"architecture": "resnetv2_50d_gn"}, "resnetv2_50x1_bit"),
@@ -291,7 +304,7 @@ REASONS = [
     ("timm", "blocks.0.ls1.gamma", "lacks blocks.0.ls2.gamma"),
     ("timm", "blocks.0.gamma_1", "layer scale of another kind"),
     ("timm", "blocks.1.attn.q_norm.weight", "normalizes queries and keys"),
-    ("timm", "reg_token", "register tokens"),
+    ("timm", "reg_token", "reg_token has shape (3,). Expected 3 axes"),
     ("timm", "dist_token", "distillation token"),
     ("timm", "fc_norm.weight", "averages normalized tokens"),
     ("timm", "norm_pre.weight", "CLIP"),
@@ -307,10 +320,15 @@ REASONS = [
     ("timm", "blocks.0.unknown", "blocks.0.unknown, which vit_tf's models do not have"),
     ("bit", "stages.0.blocks.0.se.weight", "do not have"),
     ("huggingface", "vit.encoder.layer.0.layer_scale1.lambda1", "layer scale"),
-    ("huggingface", "vit.embeddings.distillation_token", "DeiT"),
+    ("huggingface", "vit.embeddings.distillation_token", "model_type is 'vit'. Expected 'deit'"),
+    ("huggingface", "cls_classifier.weight", "two tokens (DeiT with a teacher)"),
     ("huggingface", "vit.embeddings.patch_embeddings.backbone.bit.weight", "hybrid"),
     ("huggingface", "vit.encoder.layer.0.unknown", "do not have"),
     ("huggingface", "embeddings.cls_token", "two names of one tensor"),
+    ("siglip", "vision_model.head.probe", "two names of one tensor"),
+    ("siglip", "embeddings.class_embedding", "CLIP"),
+    ("siglip", "classifier.weight", "mean of the patches"),
+    ("siglip", "encoder.layers.0.unknown", "do not have"),
 ]
 
 

@@ -14,6 +14,10 @@ def dinov2(**fields):
     return tiny.config(**safetensors_models.DINOV2 | fields)
 
 
+def siglip(**fields):
+    return tiny.config(**safetensors_models.SIGLIP | fields)
+
+
 CUSTOM_STEM = {"stage_depths": (1,), **EPSILONS}
 
 
@@ -54,6 +58,17 @@ CUSTOM_STEM = {"stage_depths": (1,), **EPSILONS}
         ("dinov2", dinov2(image_size=(12, 16)), "squares, but image_size is .12, 16."),
         ("dinov2", dinov2(mlp_size=20), "no multiple of hidden_size=12"),
         ("dinov2", dinov2(position_embedding="relative"), "is 'relative'"),
+        ("dinov2", dinov2(register_tokens=2), "write the layout dinov2_with_registers"),
+        ("dinov2_with_registers", dinov2(), "0 register tokens; write the layout dinov2"),
+        ("huggingface", tiny.config(register_tokens=2), "dinov2_with_registers or timm"),
+        ("siglip", siglip(classifier="gap"), "classifier='map'"),
+        ("siglip", siglip(num_classes=5), "num_classes=0"),
+        ("siglip", siglip(representation_size=7), "representation_size=None"),
+        ("siglip", siglip(register_tokens=1), "nor register tokens"),
+        ("siglip", siglip(layer_scale=0.1), "nor layer scale"),
+        ("siglip", siglip(image_size=(12, 16)), "squares, but image_size is .12, 16."),
+        ("siglip", siglip(position_embedding="learned_2d"), "is 'learned_2d'"),
+        ("timm", tiny.config(register_tokens=2, classifier="unpooled"), "read the registers"),
         ("torch", tiny.config(), "layout='torch' is unknown"),
     ],
 )

@@ -96,6 +96,7 @@ CASES = {
     ),
     "NoPositions": (PLACES, TOKENS, 0),
     "PositionEmbedding": (PLACES, TOKENS, 1),
+    "RegisterTokens": ({"count": 3, "first": 1}, TOKENS, 1),
     "RelativeLogits": ({"heads": 3}, TOKENS, 1),
     "RelativePositions": (PLACES, TOKENS, 0),
     "PositionSensitiveAttention": (AXIAL_UNIT | {"filters": 8, "axis": 2}, (4, 6, 5), 8),

@@ -26,6 +26,9 @@ FORMS = {
     "every layer, one block": {"position_injection": "every_layer", "layers": 1},
     "every layer shared": {"position_injection": "every_layer_shared"},
     "layer scale": {"layer_scale": 0.1},
+    "registers": {"register_tokens": 2},
+    "registers gap": {"register_tokens": 3, "classifier": "gap", "representation_size": 7},
+    "registers unpooled": {"register_tokens": 1, "classifier": "unpooled"},
 }
 HYBRID = {
     "stem": {"width": 0.5, "stage_depths": (1,)},
@@ -70,9 +73,10 @@ def check_equations(form):
     assert packed(images[:0]).shape == (0, *expected.shape[1:])
 
 
-def test_a_hybrid_with_attention_pooling():
+@pytest.mark.parametrize("registers", [0, 2])
+def test_a_hybrid_with_attention_pooling(registers):
     for policy, tolerance in (("float32", 1e-5), ("mixed_bfloat16", 5e-2)):
-        model = tiny.shared(dtype=policy, **HYBRID)
+        model = tiny.shared(dtype=policy, register_tokens=registers, **HYBRID)
         packed, images = vit_tf.pack_model(model), tf.constant(tiny.images(size=(32, 32)))
         for stage in ("__call__", "features"):
             expected = np.float64(getattr(model, stage)(images))
@@ -80,7 +84,7 @@ def test_a_hybrid_with_attention_pooling():
         assert packed.describe().endswith(f"before them a stem in {packed.compute_dtype}")
 
 
-@pytest.mark.parametrize("form", ["token", "every layer"])
+@pytest.mark.parametrize("form", ["token", "every layer", "registers gap"])
 def test_attention_maps_of_packed_models(form):
     model, images = tiny.shared(**FORMS[form]), tf.constant(tiny.images())
     expected = np.float64(attention_maps(model, images))

@@ -42,6 +42,12 @@ FORMS = {
         "layers": 3,
     },
     "layer scale": {"layer_scale": 0.1},
+    "registers": {"register_tokens": 2},
+    "gap registers": {"classifier": "gap", "register_tokens": 3},
+    "unpooled registers": {"classifier": "unpooled", "register_tokens": 1}
+    | {"position_embedding": "sincos_2d"},
+    "2-D registers": {"register_tokens": 4, "position_embedding": "learned_2d"},
+    "registers no positions": {"register_tokens": 2, "position_embedding": "none"},
     "axial layer scale": tiny.AXIAL | {"layer_scale": 0.1},
     "rotary": {"position_embedding": "rotary_2d", "key_bias": False},
     "unpooled rotary": {
@@ -64,6 +70,7 @@ POLICIES = [
     *((form, "mixed_bfloat16") for form in ("token", "gap", "pre-logits no head", "axial")),
     *((form, "mixed_bfloat16") for form in ("unpooled pre-logits", "relative", "every layer")),
     *((form, "mixed_bfloat16") for form in ("rotary", "unpooled rotary", "swiglu")),
+    ("registers", "mixed_bfloat16"),
 ]
 
 
@@ -118,6 +125,24 @@ def test_shapes_of_other_batches(form):
     for count in (0, 1):
         assert model(tiny.images(count)).shape == (count, *shape)
     assert model(keras.Input((11, 14, 3))).shape == (None, *shape)
+
+
+@pytest.mark.parametrize("classifier", ["gap", "map", "unpooled"])
+def test_registers_are_never_pooled(classifier):
+    model = tiny.shared(classifier=classifier, register_tokens=2)
+    features = np.array(model.encode(model.embed(tiny.images()))[0])
+    expected = model.classify(features).numpy()
+    features[:, :2] += 1
+    np.testing.assert_array_equal(model.classify(features), expected)
+    features[:, 2] += 1
+    assert np.abs(model.classify(features) - expected).max() > 0.01
+
+
+def test_registers_start_as_different_tokens():
+    """Equal ones would get equal gradients."""
+    tokens = vit_tf.create_model(tiny.config(register_tokens=3)).register_tokens.tokens.numpy()
+    differences = np.abs(tokens[:, None] - tokens[None]).max(axis=-1)
+    assert (differences[~np.eye(3, dtype=bool)] > 1e-3).all() and np.abs(tokens).max() < 0.2
 
 
 @pytest.mark.parametrize("form", ["token", "gap"])

@@ -25,6 +25,8 @@ from vit_tf.checkpoints.shapes import build_config, shape_of, stage_depths, summ
 from vit_tf.config import StemConfig, ViTConfig
 
 MAP_HEAD = "MAPHead_0"
+# Registers are in no published file.
+REGISTERS = "registers"
 HEAD_PREFIXES = ("pre_logits/", "head/")
 OPTIONAL_KEYS = ("cls", *POSITION_KEYS.values())
 # Factors of a residual branch, in no published file -> the last layer of the branch; in a block.
@@ -108,6 +110,7 @@ def config_from_shapes(shapes, path, grid=None) -> ViTConfig:
         "qk_norm": f"{attention}/query_ln/scale" in shapes,
         "key_bias": f"{attention}/key/bias" in shapes,
         "classifier": "token" if "cls" in shapes else "gap",
+        "register_tokens": 0,
         "num_classes": 0,
         "stem": stem,
     }
@@ -117,6 +120,8 @@ def config_from_shapes(shapes, path, grid=None) -> ViTConfig:
         (fields["num_classes"],) = shape_of(shapes, "head/bias", 1, path)
     if "pre_logits/bias" in shapes:
         (fields["representation_size"],) = shape_of(shapes, "pre_logits/bias", 1, path)
+    if REGISTERS in shapes:
+        fields["register_tokens"] = shape_of(shapes, REGISTERS, 3, path)[1]
     if f"{MAP_HEAD}/probe" in shapes:
         fields["classifier"] = "map"
     grid = patch_grid(shapes, path, grid, "cls" in shapes, hidden_size)
@@ -134,7 +139,7 @@ def array_fields(config) -> dict:
     some pixels may be outside of all patches.
     """
     names = ("hidden_size", "mlp_size", "layers", "heads", "patch_size", "num_classes", "grid")
-    names += ("axial", "qk_norm", "key_bias")
+    names += ("axial", "register_tokens", "qk_norm", "key_bias")
     fields = {name: getattr(config, name) for name in names}
     fields["layer_scale"] = config.layer_scale > 0
     if config.stem:
@@ -164,6 +169,9 @@ def rules(model) -> list[Rule]:
     found = []
     if model.class_token is not None:
         found.append(reshaped(model.class_token.token, "cls", (1, 1, width)))
+    if model.register_tokens is not None:
+        registers = model.register_tokens.tokens
+        found.append(reshaped(registers, REGISTERS, (1, *registers.shape)))
     if model.stem is not None:
         found += _stem(model.stem)
     found += layer_rules(model.patch_embedding, "embedding")

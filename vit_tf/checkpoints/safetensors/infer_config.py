@@ -221,7 +221,7 @@ def written_positions(config, notes) -> dict[str, np.ndarray]:
     """Published key -> table, for a layout that always has one; adds a sentence to `notes`."""
     if config.position_embedding == "none":
         notes.append("no position embedding: written as a table of zeros")
-        tokens = config.num_prefix_tokens + config.grid[0] * config.grid[1]
+        tokens = config.has_class_token + config.grid[0] * config.grid[1]
         return {POSITIONS: np.zeros([1, tokens, config.hidden_size], np.float32)}
     if config.position_embedding == "sincos_2d":
         notes.append("sincos_2d positions: written as a table")
@@ -230,7 +230,7 @@ def written_positions(config, notes) -> dict[str, np.ndarray]:
 
 
 def sincos_table(config):
-    """The fixed positions of a model as a published table, float32 `[1, tokens, D]`."""
-    layer = SinCosPositions(config.grid, config.num_prefix_tokens)
+    """The fixed positions of class token and patches as a published table, `[1, tokens, D]`."""
+    layer = SinCosPositions(config.grid, int(config.has_class_token))
     layer.build((None, None, config.hidden_size))
     return layer.table[None]

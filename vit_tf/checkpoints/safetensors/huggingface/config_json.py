@@ -21,7 +21,7 @@ _RESAMPLING = {0: "nearest", 1: "Lanczos", 2: "bilinear", 3: "bicubic", 4: "box"
 _RESAMPLE = {"bilinear": 2, "bicubic": 3, "area": 4}
 
 
-def read_fields(settings, width, representation_size, default_epsilon):
+def read_fields(settings, width, representation_size, default_epsilon, default_activation="gelu"):
     """Heads, activation, epsilon and image size; absent values have the layout's default."""
     if not settings.flag("qkv_bias", True):
         raise settings.unsupported("qkv_bias", "true: vit_tf's projections have biases")
@@ -32,7 +32,7 @@ def read_fields(settings, width, representation_size, default_epsilon):
         raise settings.error("num_attention_heads", f"a divisor of the width {width}")
     if settings.integer("head_dim", width // heads) * heads != width:
         raise settings.error("head_dim", f"the width {width} divided by {heads} heads")
-    activation = _ACTIVATIONS.get(settings.text("hidden_act", "gelu"))
+    activation = _ACTIVATIONS.get(settings.text("hidden_act", default_activation))
     if activation is None:
         raise settings.unsupported("hidden_act", f"one of {', '.join(_ACTIVATIONS)}")
     if representation_size and settings.text("pooler_act", "tanh") != "tanh":

@@ -2,13 +2,15 @@
 
 Checked against `Dinov2Model` of transformers 5.23.0. Its features are those of a model without a
 head. The table of positions of published files is for other images than their processor makes, and
-is resized, as there: bicubic, without antialiasing.
+is resized, as there: bicubic, without antialiasing. `dinov2_with_registers.py` has the models with
+register tokens.
 """
 
 import os
 import re
+import typing
 
-from vit_tf.checkpoints.published.vit import SCALED_LAYERS
+from vit_tf.checkpoints.published.vit import REGISTERS, SCALED_LAYERS
 from vit_tf.checkpoints.safetensors import infer_config
 from vit_tf.checkpoints.safetensors.huggingface import config_json, vit
 from vit_tf.checkpoints.safetensors.rules import ReadRules, WriteRules, renamed
@@ -17,6 +19,31 @@ from vit_tf.classes import Classes
 from vit_tf.config import ViTConfig
 from vit_tf.files.json_object import JsonObject, read_json_object
 
+_REGISTERS = "embeddings.register_tokens"
+
+
+class Kind(typing.NamedTuple):
+    """What differs between the layouts with and without register tokens.
+
+    Attributes:
+        model_type, architecture: values of `config.json`.
+        position_resize: see `resize_position_table`.
+        has_registers: whether there are register tokens.
+    """
+
+    model_type: str
+    architecture: str
+    position_resize: str
+    has_registers: bool
+
+    def recognizes(self, names) -> bool:
+        """Whether tensors with these names are a Vision Transformer of this layout."""
+        name = rf"({self.model_type}\.)?encoder\.layer\.\d+\.layer_scale1\.lambda1$"
+        is_dinov2 = any(re.match(name, each) for each in names)
+        return is_dinov2 and self.has_registers == any(each.endswith(_REGISTERS) for each in names)
+
+
+_PLAIN = Kind("dinov2", "Dinov2Model", "bicubic", has_registers=False)
 _LAYERS = vit.LayerNames("norm1", "norm2", "mlp.fc1", "mlp.fc2")
 _SCALES = ("layer_scale1.lambda1", "layer_scale2.lambda1")
 _EPSILON = 1e-6
@@ -30,26 +57,22 @@ _PROCESSOR = {
     "image_std": [0.229, 0.224, 0.225],
 }
 _INEXPRESSIBLE_TENSORS = [
-    (r"embeddings\.register_tokens$", "it has register tokens"),
     (r"\.mlp\.(weights_(in|out)|gate_proj|up_proj|down_proj)\.", "its MLP is gated (SwiGLU)"),
     (r"^classifier\.", "its head reads the class token and the mean of the patches"),
 ]
 
 
-def recognizes(names) -> bool:
-    """Whether tensors with these names are a Vision Transformer of this layout."""
-    pattern = r"(dinov2\.)?encoder\.layer\.\d+\.layer_scale1\.lambda1$"
-    return any(re.match(pattern, name) for name in names)
+recognizes = _PLAIN.recognizes
 
 
-def read(path, shapes, folder, own_grid) -> ReadRules:
+def read(path, shapes, folder, own_grid, kind=_PLAIN) -> ReadRules:
     """Plans how to read a file; see `vit.read`."""
     notes, settings = [], read_json_object(os.path.join(folder, "config.json"))
-    if settings and settings.text("model_type", "dinov2") != "dinov2":
-        raise settings.unsupported("model_type", "'dinov2', as in the tensors")
+    if settings and settings.text("model_type", kind.model_type) != kind.model_type:
+        raise settings.unsupported("model_type", f"'{kind.model_type}', as in the tensors")
     if settings and settings.flag("use_swiglu_ffn", False):
         raise settings.unsupported("use_swiglu_ffn", "false")
-    aliases = vit.file_names(shapes, path, "dinov2.", vit.NEW_ATTENTION_NAMES)
+    aliases = vit.file_names(shapes, path, f"{kind.model_type}.", vit.NEW_ATTENTION_NAMES)
     shapes = {name: shapes[alias] for name, alias in aliases.items()}
     infer_config.check_tensor_names(path, shapes, _INEXPRESSIBLE_TENSORS)
     if settings is None:
@@ -75,11 +98,11 @@ def read(path, shapes, folder, own_grid) -> ReadRules:
         aliases=aliases,
         ignored=frozenset(aliases[name] for name in ignored),
         grid=table.grid,
-        position_resize="bicubic",
+        position_resize=kind.position_resize,
     )
 
 
-def write(config, preprocessing, classes) -> WriteRules:
+def write(config, preprocessing, classes, kind=_PLAIN) -> WriteRules:
     """Plans how to write a model; see `vit.write`."""
     del classes  # It has none.
     height, width = config.image_size
@@ -93,7 +116,10 @@ def write(config, preprocessing, classes) -> WriteRules:
             "classifier='token' and num_classes=0"
         )
     if not config.layer_scale:
-        raise _cannot("it has no layer scale; write the layout huggingface")
+        raise _cannot("it has no layer scale; write the layout huggingface or timm")
+    if bool(config.register_tokens) != kind.has_registers:
+        other = "dinov2" if kind.has_registers else "dinov2_with_registers"
+        raise _cannot(f"it has {config.register_tokens} register tokens; write the layout {other}")
     if height != width:
         raise _cannot(f"its positions are for squares, but image_size is {config.image_size}")
     if config.mlp_size % config.hidden_size:
@@ -102,13 +128,15 @@ def write(config, preprocessing, classes) -> WriteRules:
         )
     notes = []
     extra = infer_config.written_positions(config, notes)
+    registers = {"num_register_tokens": config.register_tokens} if kind.has_registers else {}
     settings = config_json.transformer_json(config) | {
-        "architectures": ["Dinov2Model"],
-        "model_type": "dinov2",
+        "architectures": [kind.architecture],
+        "model_type": kind.model_type,
         "mlp_ratio": config.mlp_size // config.hidden_size,
         "layerscale_value": config.layer_scale,
         "use_swiglu_ffn": False,
         "use_mask_token": False,
+        **registers,
     }
     files = {
         "config.json": settings,
@@ -119,6 +147,9 @@ def write(config, preprocessing, classes) -> WriteRules:
 
 def _rules(config):
     rules = vit.rules(config, layers=_LAYERS)
+    if config.register_tokens:
+        shape = (1, config.register_tokens, config.hidden_size)
+        rules.append(renamed(_REGISTERS, REGISTERS, shape))
     for index in range(config.layers):
         rules += [
             renamed(
@@ -142,6 +173,10 @@ def _config(path, shapes, settings, notes, own_grid):
         if height != width:
             raise settings.unsupported("image_size", "a square")
     fields = vit.encoder_fields(path, shapes, settings, notes, own_grid, _LAYERS, _EPSILON)
+    if _REGISTERS in shapes:
+        fields["register_tokens"] = infer_config.sizes(shapes, _REGISTERS, 3, path)[1]
+        if settings is not None:
+            infer_config.check_stated(settings, "num_register_tokens", fields["register_tokens"])
     return build_config(ViTConfig, path, num_classes=0, layer_scale=scale, **fields)
 
 
