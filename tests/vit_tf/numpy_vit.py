@@ -90,8 +90,13 @@ def published(model):
             for ours in ("attention_scale", "mlp_scale"):
                 params[names[ours]] = value(getattr(block, ours).scale)
         for ours, theirs in (("dense_0", "Dense_0"), ("dense_1", "Dense_1")):
-            params[f"{names['mlp']}/{theirs}/kernel"] = value(getattr(block.mlp, ours).kernel)
-            params[f"{names['mlp']}/{theirs}/bias"] = value(getattr(block.mlp, ours).bias)
+            for name in ("kernel", "bias"):
+                array = value(getattr(getattr(block.mlp, ours), name))
+                if model.config.activation == "swiglu" and ours == "dense_0":
+                    size = model.config.mlp_size
+                    params[f"{names['mlp']}/Gate_0/{name}"] = array[..., :size]
+                    array = array[..., size:]
+                params[f"{names['mlp']}/{theirs}/{name}"] = array
     for name in ("pre_logits", "head"):
         if getattr(model, name) is not None:
             params[f"{name}/kernel"] = value(getattr(model, name).kernel)
@@ -201,7 +206,12 @@ def encode(
         tokens = tokens + attended * masks.get(f"{index}/attention branch", 1.0)
 
         normed = _norm(params, names["norm_mlp"], tokens, epsilon)
-        hidden = gelu(_dense(params, f"{names['mlp']}/Dense_0", normed))
+        hidden = _dense(params, f"{names['mlp']}/Dense_0", normed)
+        if f"{names['mlp']}/Gate_0/kernel" in params:  # Shazeer (2020), eq. 6 with beta = 1
+            gate = _dense(params, f"{names['mlp']}/Gate_0", normed)
+            hidden = gate / (1 + np.exp(-gate)) * hidden
+        else:
+            hidden = gelu(hidden)
         hidden = hidden * masks.get(f"{index}/hidden", 1.0)
         out = _dense(params, f"{names['mlp']}/Dense_1", hidden) * masks.get(f"{index}/mlp", 1.0)
         out = out * params.get(names["mlp_scale"], 1.0)
@@ -214,7 +224,7 @@ def options_of(config):
     """The options of `encode` for a model of this configuration; `forward` finds the grid."""
     return {
         "epsilon": config.layer_norm_epsilon,
-        "gelu": globals()[config.activation],
+        "gelu": {"gelu_tanh": gelu_tanh, "gelu_erf": gelu_erf}.get(config.activation),
         "injection": config.position_injection,
         "rotary_base": config.rotary and config.rotary_base,
     }
@@ -272,12 +282,6 @@ def rotate(x, grid, base):
                 turned = turned * (x[:, token, pair] + 1j * x[:, token, pair + size // 2])
                 x[:, token, pair], x[:, token, pair + size // 2] = turned.real, turned.imag
     return x
-
-
-def swiglu(x):
-    """Shazeer (2020), eq. 6 with beta = 1: Swish of the first half times the second half."""
-    gate, linear = np.split(x, 2, axis=-1)
-    return gate / (1 + np.exp(-gate)) * linear
 
 
 def gelu_tanh(x):

@@ -43,9 +43,8 @@ def published_gradients(model, gradients):
         if model.config.qk_norm:
             found[f"{name}/key_ln/bias"] = gradients[block.attention.norm_key.beta.path]
         if model.config.activation == "swiglu":
-            found[f"{numpy_vit.block_names(index)['mlp']}/Dense_0/bias"] = gradients[
-                block.mlp.dense_0.bias.path
-            ]
+            mlp, size = numpy_vit.block_names(index)["mlp"], model.config.mlp_size
+            found[f"{mlp}/Gate_0/bias"] = gradients[block.mlp.dense_0.bias.path][:size]
         if block.attention.relative_positions:
             table = block.attention.relative.table
             found[f"{name}/relative_embedding"] = gradients[table.path]

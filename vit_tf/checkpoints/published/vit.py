@@ -97,7 +97,7 @@ def config_from_shapes(shapes, path, grid=None) -> ViTConfig:
             f"{path}: embedding/kernel must be (P, P, {stem.channels if stem else 3}, D). "
             f"Received: {embedding}."
         )
-    mlp_size = shape_of(shapes, f"{block}/MlpBlock_3/Dense_1/kernel", 2, path)[0]
+    (mlp_size,) = shape_of(shapes, f"{block}/MlpBlock_3/Dense_0/bias", 1, path)
     attention = f"{block}/MultiHeadDotProductAttention_1"
     fields = {
         "hidden_size": hidden_size,
@@ -114,7 +114,7 @@ def config_from_shapes(shapes, path, grid=None) -> ViTConfig:
         "num_classes": 0,
         "stem": stem,
     }
-    if shape_of(shapes, f"{block}/MlpBlock_3/Dense_0/bias", 1, path)[0] == 2 * mlp_size:
+    if f"{block}/MlpBlock_3/Gate_0/bias" in shapes:
         fields["activation"] = "swiglu"
     if "head/bias" in shapes:
         (fields["num_classes"],) = shape_of(shapes, "head/bias", 1, path)
@@ -278,24 +278,21 @@ def _norm(layer, prefix):
 
 
 def _mlp(mlp, prefix):
-    first = layer_rules(mlp.dense_0, f"{prefix}/Dense_0")
-    return first + layer_rules(mlp.dense_1, f"{prefix}/Dense_1")
+    last = layer_rules(mlp.dense_1, f"{prefix}/Dense_1")
+    if mlp.activation != "swiglu":
+        return layer_rules(mlp.dense_0, f"{prefix}/Dense_0") + last
+    parts = f"{prefix}/Gate_0", f"{prefix}/Dense_0"
+    kernel, bias = mlp.dense_0.kernel, mlp.dense_0.bias
+    of_kernel = _joined(kernel, [f"{part}/kernel" for part in parts], (len(kernel), mlp.mlp_size))
+    return [of_kernel, _joined(bias, [f"{part}/bias" for part in parts], (mlp.mlp_size,)), *last]
 
 
 def _attention(layer, prefix, width, heads):
     """Maps our q | k | v kernel `[D, 3 D]` to three published kernels `[D, heads, D / heads]`."""
-    parts = ("query", "key", "value")
 
     def joined(variable, name, shape):
-        return Rule(
-            variable.path,
-            tuple(variable.shape),
-            {f"{prefix}/{part}/{name}": shape for part in parts},
-            to_arrays=lambda value: [part.reshape(shape) for part in np.split(value, 3, axis=-1)],
-            to_tensor=lambda arrays: np.concatenate(
-                [array.reshape(*variable.shape[:-1], width) for array in arrays], axis=-1
-            ),
-        )
+        keys = [f"{prefix}/{part}/{name}" for part in ("query", "key", "value")]
+        return _joined(variable, keys, shape)
 
     head_shape = (heads, width // heads)
     found = [joined(layer.qkv.kernel, "kernel", (width, *head_shape))]
@@ -308,6 +305,22 @@ def _attention(layer, prefix, width, heads):
         reshaped(layer.out.kernel, f"{prefix}/out/kernel", (*head_shape, width)),
         reshaped(layer.out.bias, f"{prefix}/out/bias", (width,)),
     ]
+
+
+def _joined(variable, keys, shape):
+    """A variable whose last axis joins published arrays of one shape."""
+    of_part = *variable.shape[:-1], variable.shape[-1] // len(keys)
+    return Rule(
+        variable.path,
+        tuple(variable.shape),
+        dict.fromkeys(keys, shape),
+        to_arrays=lambda value: [
+            part.reshape(shape) for part in np.split(value, len(keys), axis=-1)
+        ],
+        to_tensor=lambda arrays: np.concatenate(
+            [array.reshape(of_part) for array in arrays], axis=-1
+        ),
+    )
 
 
 def _bias_of_query_and_value(variable, prefix, shape):

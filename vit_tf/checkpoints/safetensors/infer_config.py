@@ -197,8 +197,16 @@ def checked_labels(classes, num_classes) -> tuple[str, ...]:
     return labels
 
 
-def inexpressible(config) -> str | None:
-    """Why no layout can store this Vision Transformer, as a clause; None if nothing is known."""
+def inexpressible(config, has_gate=False) -> str | None:
+    """Why a layout with positions at the tokens cannot store a Vision Transformer, as a clause.
+
+    Args:
+        config: the `ViTConfig`.
+        has_gate: whether the layout has gated MLPs.
+
+    Returns:
+        None if nothing is known.
+    """
     if config.axial:
         return "it has no axial models"
     if (kind := config.position_embedding) in ("learned_2d", "relative"):
@@ -210,7 +218,7 @@ def inexpressible(config) -> str | None:
             "it has no norm of queries and keys, and a bias of the keys, but qk_norm is "
             f"{config.qk_norm} and key_bias is {config.key_bias}"
         )
-    if config.activation == "swiglu":
+    if config.activation == "swiglu" and not has_gate:
         return "its MLP has no gate, but activation is 'swiglu'"
     if (injection := config.position_injection) != "stem":
         return f"it adds positions once, but position_injection is {injection!r}"

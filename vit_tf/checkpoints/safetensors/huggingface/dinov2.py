@@ -45,7 +45,8 @@ class Kind(typing.NamedTuple):
 
 _PLAIN = Kind("dinov2", "Dinov2Model", "bicubic", has_registers=False)
 _LAYERS = vit.LayerNames("norm1", "norm2", "mlp.fc1", "mlp.fc2")
-_SCALES = ("layer_scale1.lambda1", "layer_scale2.lambda1")
+_GATED = _LAYERS._replace(dense_0="mlp.weights_in", dense_1="mlp.weights_out")
+SCALES = ("layer_scale1.lambda1", "layer_scale2.lambda1")
 _EPSILON = 1e-6
 # The processor of the published models.
 _PROCESSOR = {
@@ -57,7 +58,7 @@ _PROCESSOR = {
     "image_std": [0.229, 0.224, 0.225],
 }
 _INEXPRESSIBLE_TENSORS = [
-    (r"\.mlp\.(weights_(in|out)|gate_proj|up_proj|down_proj)\.", "its MLP is gated (SwiGLU)"),
+    (r"\.mlp\.(gate_proj|up_proj|down_proj)\.", "its gated MLP has the names that it has in memory"),
     (r"^classifier\.", "its head reads the class token and the mean of the patches"),
 ]
 
@@ -70,11 +71,11 @@ def read(path, shapes, folder, own_grid, kind=_PLAIN) -> ReadRules:
     notes, settings = [], read_json_object(os.path.join(folder, "config.json"))
     if settings and settings.text("model_type", kind.model_type) != kind.model_type:
         raise settings.unsupported("model_type", f"'{kind.model_type}', as in the tensors")
-    if settings and settings.flag("use_swiglu_ffn", False):
-        raise settings.unsupported("use_swiglu_ffn", "false")
     aliases = vit.file_names(shapes, path, f"{kind.model_type}.", vit.NEW_ATTENTION_NAMES)
     shapes = {name: shapes[alias] for name, alias in aliases.items()}
     infer_config.check_tensor_names(path, shapes, _INEXPRESSIBLE_TENSORS)
+    if settings and settings.flag("use_swiglu_ffn", False) != _is_gated(shapes):
+        raise settings.error("use_swiglu_ffn", f"{_is_gated(shapes)}, as in the tensors")
     if settings is None:
         notes.append(f"there is no config.json: erf GELU and epsilon {_EPSILON}, as published")
     processor = read_json_object(os.path.join(folder, "preprocessor_config.json"))
@@ -106,7 +107,7 @@ def write(config, preprocessing, classes, kind=_PLAIN) -> WriteRules:
     """Plans how to write a model; see `vit.write`."""
     del classes  # It has none.
     height, width = config.image_size
-    if reason := infer_config.inexpressible(config):
+    if reason := infer_config.inexpressible(config, has_gate=True):
         raise _cannot(reason)
     if config.stem is not None or config.representation_size:
         raise _cannot("it has neither a stem nor a tanh layer before the head")
@@ -122,9 +123,12 @@ def write(config, preprocessing, classes, kind=_PLAIN) -> WriteRules:
         raise _cannot(f"it has {config.register_tokens} register tokens; write the layout {other}")
     if height != width:
         raise _cannot(f"its positions are for squares, but image_size is {config.image_size}")
-    if config.mlp_size % config.hidden_size:
+    is_gated = config.activation == "swiglu"
+    ratio = round(config.mlp_size / config.hidden_size * (1.5 if is_gated else 1))
+    if config.mlp_size != (size := _mlp_size(ratio, config.hidden_size, is_gated)):
         raise _cannot(
-            f"mlp_size={config.mlp_size} is no multiple of hidden_size={config.hidden_size}"
+            f"mlp_size={config.mlp_size} is no whole mlp_ratio of hidden_size="
+            f"{config.hidden_size}: with {ratio} it is {size}"
         )
     notes = []
     extra = infer_config.written_positions(config, notes)
@@ -132,9 +136,9 @@ def write(config, preprocessing, classes, kind=_PLAIN) -> WriteRules:
     settings = config_json.transformer_json(config) | {
         "architectures": [kind.architecture],
         "model_type": kind.model_type,
-        "mlp_ratio": config.mlp_size // config.hidden_size,
+        "mlp_ratio": ratio,
         "layerscale_value": config.layer_scale,
-        "use_swiglu_ffn": False,
+        "use_swiglu_ffn": is_gated,
         "use_mask_token": False,
         **registers,
     }
@@ -145,8 +149,17 @@ def write(config, preprocessing, classes, kind=_PLAIN) -> WriteRules:
     return WriteRules(_rules(config), files, notes, extra)
 
 
+def _mlp_size(ratio, width, is_gated):
+    """Width of an MLP: two thirds of the ratio, as a multiple of 8, for gate and value each."""
+    return (ratio * width * 2 // 3 + 7) // 8 * 8 if is_gated else ratio * width
+
+
+def _is_gated(shapes):
+    return any(".mlp.weights_in." in name for name in shapes)
+
+
 def _rules(config):
-    rules = vit.rules(config, layers=_LAYERS)
+    rules = vit.rules(config, layers=_GATED if config.activation == "swiglu" else _LAYERS)
     if config.register_tokens:
         shape = (1, config.register_tokens, config.hidden_size)
         rules.append(renamed(_REGISTERS, REGISTERS, shape))
@@ -157,7 +170,7 @@ def _rules(config):
                 f"Transformer/encoderblock_{index}/{key}",
                 (config.hidden_size,),
             )
-            for name, key in zip(_SCALES, SCALED_LAYERS, strict=True)
+            for name, key in zip(SCALES, SCALED_LAYERS, strict=True)
         ]
     return rules
 
@@ -172,7 +185,11 @@ def _config(path, shapes, settings, notes, own_grid):
         height, width = settings.sides("image_size", (224, 224))
         if height != width:
             raise settings.unsupported("image_size", "a square")
-    fields = vit.encoder_fields(path, shapes, settings, notes, own_grid, _LAYERS, _EPSILON)
+    is_gated = _is_gated(shapes)
+    layers = _GATED if is_gated else _LAYERS
+    fields = vit.encoder_fields(
+        path, shapes, settings, notes, own_grid, layers, _EPSILON, is_gated=is_gated
+    )
     if _REGISTERS in shapes:
         fields["register_tokens"] = infer_config.sizes(shapes, _REGISTERS, 3, path)[1]
         if settings is not None:

@@ -196,7 +196,8 @@ def rules(config, prefix="", layers=_LAYERS, is_distilled=False):
         found += linear(f"{name}.attention.output.dense", f"{attention}/out", heads, width)
         found += norm(f"{name}.{layers.norm_mlp}", f"{key}/LayerNorm_2", *width)
         mlp = f"{key}/MlpBlock_3"
-        found += linear(f"{name}.{layers.dense_0}", f"{mlp}/Dense_0", width, hidden)
+        first = [f"{mlp}/Gate_0", f"{mlp}/Dense_0"][config.activation != "swiglu" :]
+        found += linear(f"{name}.{layers.dense_0}", first, width, hidden)
         found += linear(f"{name}.{layers.dense_1}", f"{mlp}/Dense_1", hidden, width)
     found += norm(f"{prefix}layernorm", "Transformer/encoder_norm", *width)
     if config.representation_size:
@@ -238,7 +239,15 @@ def _config(path, shapes, settings, notes, own_grid):
 
 
 def encoder_fields(
-    path, shapes, settings, notes, own_grid, layers, epsilon, representation_size=None
+    path,
+    shapes,
+    settings,
+    notes,
+    own_grid,
+    layers,
+    epsilon,
+    representation_size=None,
+    is_gated=False,
 ) -> dict:
     """The fields of a configuration without head, for the images of the table of positions.
 
@@ -249,18 +258,20 @@ def encoder_fields(
         layers: the `LayerNames` of a block.
         epsilon: that of the layout's files by default.
         representation_size: width of the pooler, or None.
+        is_gated: whether the first layer of an MLP is gate and value.
     """
     patch, width = infer_config.patch_kernel(shapes, f"{PATCHES}.weight", path)
     depth = infer_config.how_many(shapes, r"encoder\.layer\.(\d+)\.")
-    (mlp_size,) = infer_config.sizes(shapes, f"encoder.layer.0.{layers.dense_0}.bias", 1, path)
+    mlp_size = infer_config.sizes(shapes, f"encoder.layer.0.{layers.dense_1}.weight", 2, path)[1]
     prefix = 1 + (_DISTILLATION in shapes)
     rows = infer_config.sizes(shapes, TABLE, 3, path)[1] - prefix
     if settings is None:
-        heads, activation, stated = max(1, width // 64), "gelu_erf", None
+        heads, stated = max(1, width // 64), None
+        activation = "swiglu" if is_gated else "gelu_erf"
         notes.append(f"the number of heads is assumed: {heads}, of 64 channels each")
     else:
         heads, activation, epsilon, stated = config_json.read_fields(
-            settings, width, representation_size, epsilon
+            settings, width, representation_size, epsilon, is_gated=is_gated
         )
         infer_config.check_stated(settings, "hidden_size", width)
         infer_config.check_stated(settings, "num_hidden_layers", depth)
