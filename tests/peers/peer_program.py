@@ -106,7 +106,7 @@ def make_huggingface(folder):
 
 
 def make_siglip(folder):
-    """An image encoder alone, with names as in files and in memory, and one beside a text encoder."""
+    """Image encoders with names as in files and in memory, and one beside a text encoder."""
     small = dict(hidden_size=48, intermediate_size=80, num_hidden_layers=2, num_attention_heads=3)
     images = small | {"image_size": 32, "patch_size": 8, "layer_norm_eps": 1e-3}
     for name in ("hf_siglip", "hf_siglip_memory"):

@@ -130,7 +130,10 @@ DINOV2_NAMES = {
     "encoder.layer.0.layer_scale1.lambda1": (12,),
     "encoder.layer.0.layer_scale2.lambda1": (12,),
 }
-REGISTERS_NAMES = DINOV2_NAMES | {"embeddings.register_tokens": (1, 3, 12)}
+REGISTERS_NAMES = DINOV2_NAMES | {
+    "embeddings.register_tokens": (1, 3, 12),
+    "embeddings.mask_token": (1, 12),
+}
 SIGLIP_NAMES = {
     "embeddings.patch_embedding": {"weight": (12, 3, 4, 4), "bias": (12,)},
     "embeddings.position_embedding.weight": (9, 12),

@@ -30,6 +30,9 @@ MODELS = {
     "bit": ("timm", vit_tf.ResNetConfig(image_size=(32, 40), num_classes=5, **STEM)),
 }
 
+# A tensor that is dropped when it is read.
+UNUSED = "embeddings.mask_token"
+
 
 @pytest.fixture(scope="module")
 def originals(tmp_path_factory):
@@ -346,7 +349,7 @@ def test_each_missing_tensor_is_found(saved, kind):
     file = folder / "model.safetensors"
     whole = file.read_bytes()
     with contextlib.closing(SafetensorsFile(file)) as opened:
-        names = list(opened.shapes)
+        names = [name for name in opened.shapes if name != UNUSED]
     for missing in names:
         safetensors_models.rewrite(
             folder, lambda tensors, out=missing: {k: v for k, v in tensors.items() if k != out}
@@ -364,7 +367,7 @@ def test_each_misshapen_tensor_is_found(saved, kind):
     file = folder / "model.safetensors"
     whole = file.read_bytes()
     with contextlib.closing(SafetensorsFile(file)) as opened:
-        shapes = opened.shapes
+        shapes = {name: shape for name, shape in opened.shapes.items() if name != UNUSED}
     mistakes = (
         lambda shape: (),
         lambda shape: (0, *shape[1:]),

@@ -10,6 +10,8 @@ import os
 import re
 import typing
 
+import numpy as np
+
 from vit_tf.checkpoints.published.vit import REGISTERS, SCALED_LAYERS
 from vit_tf.checkpoints.safetensors import infer_config
 from vit_tf.checkpoints.safetensors.huggingface import config_json, vit
@@ -20,6 +22,7 @@ from vit_tf.config import ViTConfig
 from vit_tf.files.json_object import JsonObject, read_json_object
 
 _REGISTERS = "embeddings.register_tokens"
+_MASK = "embeddings.mask_token"
 
 
 class Kind(typing.NamedTuple):
@@ -88,7 +91,7 @@ def read(path, shapes, folder, own_grid, kind=_PLAIN) -> ReadRules:
     table = config
     if (size := config_json.image_size(processor, config.image_size)) != config.image_size:
         config = build_config(ViTConfig, path, **vars(config) | {"image_size": size})
-    ignored = {"embeddings.mask_token"} & shapes.keys()
+    ignored = {_MASK} & shapes.keys()
     notes += ["mask token dropped"] * len(ignored)
     return ReadRules(
         config=config,
@@ -146,7 +149,11 @@ def write(config, preprocessing, classes, kind=_PLAIN) -> WriteRules:
         "config.json": settings,
         "preprocessor_config.json": config_json.preprocessor_json(preprocessing, notes),
     }
-    return WriteRules(_rules(config), files, notes, extra)
+    rules = _rules(config)
+    if kind.has_registers:  # This class always has one; `use_mask_token` is of the other.
+        rules.append(renamed(_MASK, _MASK, (1, config.hidden_size)))
+        extra[_MASK] = np.zeros([1, config.hidden_size], np.float32)
+    return WriteRules(rules, files, notes, extra)
 
 
 def _mlp_size(ratio, width, is_gated):
