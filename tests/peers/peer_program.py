@@ -31,6 +31,8 @@ from transformers import (
     Dinov2Model,
     Dinov2WithRegistersConfig,
     Dinov2WithRegistersModel,
+    DINOv3ViTConfig,
+    DINOv3ViTModel,
     SiglipConfig,
     SiglipModel,
     SiglipVisionConfig,
@@ -47,7 +49,7 @@ HALF = (0.5,) * 3, (0.5,) * 3
 # By the name in config.json: models whose result is `pooler_output`.
 BACKBONES = {
     kind.__name__: kind
-    for kind in (ViTModel, Dinov2Model, Dinov2WithRegistersModel, SiglipVisionModel)
+    for kind in (ViTModel, Dinov2Model, Dinov2WithRegistersModel, DINOv3ViTModel, SiglipVisionModel)
 }
 
 
@@ -90,6 +92,7 @@ def make_huggingface(folder):
     model.save_pretrained(folder / "hf_pooler")
     keep(folder / "hf_pooler", model, (32, 32), lambda out: out.pooler_output)
     make_dinov2(folder)
+    make_dinov3(folder)
     make_siglip(folder)
 
     model = randomized(DeiTForImageClassification(DeiTConfig(**small, id2label=labels)))
@@ -142,13 +145,34 @@ def make_dinov2(folder):
         "image_std": HALF[1],
     }
     registers = Dinov2WithRegistersConfig(**fields, num_register_tokens=3)
+    gated = Dinov2Config(**fields | {"mlp_ratio": 4}, use_swiglu_ffn=True)
     for name, kind, config in [
+        ("hf_dinov2_gated", Dinov2Model, gated),
         ("hf_dinov2", Dinov2Model, Dinov2Config(**fields)),
         ("hf_dinov2_memory", Dinov2Model, Dinov2Config(**fields)),
         ("hf_registers", Dinov2WithRegistersModel, registers),
         ("hf_registers_memory", Dinov2WithRegistersModel, registers),
     ]:
         model, path = randomized(kind(config)), folder / name
+        model.save_pretrained(path)
+        if name.endswith("_memory"):
+            save_file(model.state_dict(), path / "model.safetensors")
+        (path / "preprocessor_config.json").write_text(json.dumps(processor))
+        keep(path, model, (25, 33), lambda out: out.pooler_output)
+
+
+def make_dinov3(folder):
+    """Backbones with either kind of MLP, with names as in files and in memory; 3 x 4 patches."""
+    fields = dict(hidden_size=48, intermediate_size=80, num_hidden_layers=2, num_attention_heads=3)
+    fields |= dict(image_size=32, patch_size=8, layer_norm_eps=1e-3)
+    gated = dict(use_gated_mlp=True, hidden_act="silu", rope_theta=50.0)
+    processor = {"size": {"height": 25, "width": 33}, "image_mean": HALF[0], "image_std": HALF[1]}
+    for name, own in [
+        ("hf_dinov3", {"num_register_tokens": 4}),
+        ("hf_dinov3_memory", {"num_register_tokens": 4}),
+        ("hf_dinov3_gated", gated),
+    ]:
+        model, path = randomized(DINOv3ViTModel(DINOv3ViTConfig(**fields, **own))), folder / name
         model.save_pretrained(path)
         if name.endswith("_memory"):
             save_file(model.state_dict(), path / "model.safetensors")

@@ -26,7 +26,11 @@ MADE = [
     "hf_pooler",
     "hf_deit",
     "hf_dinov2",
+    "hf_dinov2_gated",
     "hf_dinov2_memory",
+    "hf_dinov3",
+    "hf_dinov3_gated",
+    "hf_dinov3_memory",
     "hf_mae",
     "hf_registers",
     "hf_registers_memory",
@@ -56,6 +60,12 @@ MADE = [
 VIT = dict(hidden_size=48, mlp_size=82, layers=2, heads=3, patch_size=8, image_size=(24, 41))
 VIT |= {"num_classes": 5}
 TIMM_STEM = {"group_norm_epsilon": 1e-5, "variance_epsilon": 0.0, "deviation_epsilon": 1e-5}
+DINOV3 = vit_tf.ViTConfig(
+    **VIT | {"num_classes": 0, "image_size": 27},
+    layer_scale=0.5,
+    position_embedding="rotary_2d",
+    key_bias=False,
+)
 OURS = {
     "hf_token": ("huggingface", vit_tf.ViTConfig(**VIT, layer_norm_epsilon=1e-3)),
     "hf_erf_no_positions": (
@@ -81,6 +91,15 @@ OURS = {
             register_tokens=3,
         ),
     ),
+    "hf_dinov2_gated": (
+        "dinov2",
+        vit_tf.ViTConfig(
+            **VIT | {"num_classes": 0, "mlp_size": 128, "image_size": 27, "activation": "swiglu"},
+            layer_scale=0.5,
+        ),
+    ),
+    "hf_dinov3": ("dinov3", DINOV3.replace(register_tokens=2)),
+    "hf_dinov3_gated": ("dinov3", DINOV3.replace(activation="swiglu", rotary_base=50.0)),
     "hf_siglip": (
         "siglip",
         vit_tf.ViTConfig(**VIT | {"num_classes": 0, "image_size": 27}, classifier="map"),

@@ -93,9 +93,8 @@ def published(model):
             for name in ("kernel", "bias"):
                 array = value(getattr(getattr(block.mlp, ours), name))
                 if model.config.activation == "swiglu" and ours == "dense_0":
-                    size = model.config.mlp_size
-                    params[f"{names['mlp']}/Gate_0/{name}"] = array[..., :size]
-                    array = array[..., size:]
+                    gate, array = np.split(array, 2, axis=-1)
+                    params[f"{names['mlp']}/Gate_0/{name}"] = gate
                 params[f"{names['mlp']}/{theirs}/{name}"] = array
     for name in ("pre_logits", "head"):
         if getattr(model, name) is not None:

@@ -43,7 +43,7 @@ NEW_NAMES = {
 }
 
 
-def random_tensors(registers=0):
+def random_tensors(registers=0, is_gated=False):
     """Tensors with the names of published files."""
     rng = np.random.default_rng(0)
 
@@ -67,6 +67,10 @@ def random_tensors(registers=0):
         for i in (1, 2):
             found |= layer(f"{block}.norm{i}", WIDTH, center=1.0)
             found[f"{block}.layer_scale{i}.lambda1"] = tensor(WIDTH)
+        if is_gated:
+            found |= layer(f"{block}.mlp.weights_in", 2 * HIDDEN, WIDTH)
+            found |= layer(f"{block}.mlp.weights_out", WIDTH, HIDDEN)
+            continue
         found |= layer(f"{block}.mlp.fc1", HIDDEN, WIDTH) | layer(f"{block}.mlp.fc2", WIDTH, HIDDEN)
     return found | ({REGISTERS: tensor(1, registers, WIDTH)} if registers else {})
 
@@ -115,8 +119,16 @@ def params_of(tensors, grid):
         kernel = tensors[f"{block}.attention.output.dense.weight"].T
         params[f"{names['attention']}/out/kernel"] = kernel.reshape(HEADS, size, WIDTH)
         params[f"{names['attention']}/out/bias"] = tensors[f"{block}.attention.output.dense.bias"]
-        dense(f"{names['mlp']}/Dense_0", f"{block}.mlp.fc1")
-        dense(f"{names['mlp']}/Dense_1", f"{block}.mlp.fc2")
+        if f"{block}.mlp.weights_in.bias" in tensors:
+            dense(f"{names['mlp']}/Dense_1", f"{block}.mlp.weights_out")
+            # The gate comes first.
+            for name, part in (("Gate_0", slice(HIDDEN)), ("Dense_0", slice(HIDDEN, None))):
+                kernel, bias = (tensors[f"{block}.mlp.weights_in.{x}"] for x in ("weight", "bias"))
+                params[f"{names['mlp']}/{name}/kernel"] = kernel[part].T
+                params[f"{names['mlp']}/{name}/bias"] = bias[part]
+        else:
+            dense(f"{names['mlp']}/Dense_0", f"{block}.mlp.fc1")
+            dense(f"{names['mlp']}/Dense_1", f"{block}.mlp.fc2")
         params[names["attention_scale"]] = tensors[f"{block}.layer_scale1.lambda1"]
         params[names["mlp_scale"]] = tensors[f"{block}.layer_scale2.lambda1"]
     return {key: np.float64(value) for key, value in params.items()}
@@ -135,9 +147,10 @@ def check_close(received, expected):
 
 @pytest.mark.filterwarnings("ignore:.*mask token dropped")
 @pytest.mark.parametrize("registers", [0, 3])
-@pytest.mark.parametrize("names", ["published", "in memory", "in a classifier"])
+@pytest.mark.parametrize("names", ["published", "in memory", "in a classifier", "gated"])
 def test_features_match_the_equations(names, registers, tmp_path):
-    tensors, config = random_tensors(registers), WITH_REGISTERS if registers else CONFIG
+    is_gated, config = names == "gated", WITH_REGISTERS if registers else CONFIG
+    tensors, config = random_tensors(registers, is_gated), config | {"use_swiglu_ffn": is_gated}
     stored = dict(tensors)
     if names == "in memory":
         for old, new in NEW_NAMES.items():
@@ -194,13 +207,14 @@ def test_a_folder_without_settings_is_read_as_published(tmp_path):
     ("changes", "tensor", "reason"),
     [
         ({"model_type": "dinov2_with_registers"}, None, "model_type is 'dinov2_with_registers'"),
-        ({"use_swiglu_ffn": True}, None, "use_swiglu_ffn is True"),
+        ({"use_swiglu_ffn": True}, None, "use_swiglu_ffn is True. Expected False"),
         ({"image_size": [20, 28]}, None, "image_size is .20, 28.. Expected a square"),
         ({"image_size": 24}, None, "25 patch positions, and images of 24 x 24 have 6 x 6"),
         ({"layerscale_value": 0}, None, "layerscale_value is 0. Expected a number above 0"),
         ({"hidden_size": 24}, None, "hidden_size is 24. Expected 12"),
         ({}, REGISTERS, "model_type is 'dinov2'. Expected 'dinov2_with_registers'"),
-        ({}, "encoder.layer.0.mlp.weights_in.weight", "gated"),
+        ({}, "encoder.layer.0.mlp.gate_proj.weight", "gated MLP has the names .* in memory"),
+        ({}, "encoder.layer.0.mlp.weights_in.weight", "use_swiglu_ffn is None. Expected True"),
         ({}, "classifier.weight", "class token and the mean of the patches"),
     ],
 )

@@ -14,6 +14,10 @@ def dinov2(**fields):
     return tiny.config(**safetensors_models.DINOV2 | fields)
 
 
+def dinov3(**fields):
+    return tiny.config(**safetensors_models.DINOV3 | fields)
+
+
 def siglip(**fields):
     return tiny.config(**safetensors_models.SIGLIP | fields)
 
@@ -56,7 +60,13 @@ CUSTOM_STEM = {"stage_depths": (1,), **EPSILONS}
         ("dinov2", dinov2(representation_size=7), "tanh layer"),
         ("dinov2", dinov2(stem=(), image_size=32), "neither a stem"),
         ("dinov2", dinov2(image_size=(12, 16)), "squares, but image_size is .12, 16."),
-        ("dinov2", dinov2(mlp_size=20), "no multiple of hidden_size=12"),
+        ("dinov2", dinov2(mlp_size=20), "no whole mlp_ratio .*: with 2 it is 24"),
+        ("dinov2", dinov2(mlp_size=30, activation="swiglu"), "with 4 it is 32"),
+        ("dinov3", dinov2(), "positions are rotary_2d"),
+        ("dinov3", dinov3(key_bias=True), "key_bias is True"),
+        ("dinov3", dinov3(num_classes=5), "num_classes=0"),
+        ("dinov3", dinov3(layer_scale=0.0), "layer_scale is 0"),
+        ("dinov3", dinov3(image_size=(12, 16)), "squares, but image_size is .12, 16."),
         ("dinov2", dinov2(position_embedding="relative"), "is 'relative'"),
         ("dinov2", dinov2(register_tokens=2), "write the layout dinov2_with_registers"),
         ("dinov2_with_registers", dinov2(), "0 register tokens; write the layout dinov2"),

@@ -283,7 +283,9 @@ def _mlp(mlp, prefix):
         return layer_rules(mlp.dense_0, f"{prefix}/Dense_0") + last
     parts = f"{prefix}/Gate_0", f"{prefix}/Dense_0"
     kernel, bias = mlp.dense_0.kernel, mlp.dense_0.bias
-    of_kernel = _joined(kernel, [f"{part}/kernel" for part in parts], (len(kernel), mlp.mlp_size))
+    of_kernel = _joined(
+        kernel, [f"{part}/kernel" for part in parts], (kernel.shape[0], mlp.mlp_size)
+    )
     return [of_kernel, _joined(bias, [f"{part}/bias" for part in parts], (mlp.mlp_size,)), *last]
 
 

@@ -22,7 +22,7 @@ from vit_tf.config import ViTConfig
 from vit_tf.files.json_object import JsonObject, read_json_object
 
 _REGISTERS = "embeddings.register_tokens"
-_MASK = "embeddings.mask_token"
+MASK = "embeddings.mask_token"
 
 
 class Kind(typing.NamedTuple):
@@ -48,7 +48,7 @@ class Kind(typing.NamedTuple):
 
 _PLAIN = Kind("dinov2", "Dinov2Model", "bicubic", has_registers=False)
 _LAYERS = vit.LayerNames("norm1", "norm2", "mlp.fc1", "mlp.fc2")
-_GATED = _LAYERS._replace(dense_0="mlp.weights_in", dense_1="mlp.weights_out")
+_GATED = _LAYERS._replace(dense_0="mlp.weights_in", dense_1="mlp.weights_out", is_gated=True)
 SCALES = ("layer_scale1.lambda1", "layer_scale2.lambda1")
 _EPSILON = 1e-6
 # The processor of the published models.
@@ -61,7 +61,10 @@ _PROCESSOR = {
     "image_std": [0.229, 0.224, 0.225],
 }
 _INEXPRESSIBLE_TENSORS = [
-    (r"\.mlp\.(gate_proj|up_proj|down_proj)\.", "its gated MLP has the names that it has in memory"),
+    (
+        r"\.mlp\.(gate_proj|up_proj|down_proj)\.",
+        "its gated MLP has the names that it has in memory",
+    ),
     (r"^classifier\.", "its head reads the class token and the mean of the patches"),
 ]
 
@@ -91,7 +94,7 @@ def read(path, shapes, folder, own_grid, kind=_PLAIN) -> ReadRules:
     table = config
     if (size := config_json.image_size(processor, config.image_size)) != config.image_size:
         config = build_config(ViTConfig, path, **vars(config) | {"image_size": size})
-    ignored = {_MASK} & shapes.keys()
+    ignored = {MASK} & shapes.keys()
     notes += ["mask token dropped"] * len(ignored)
     return ReadRules(
         config=config,
@@ -151,8 +154,8 @@ def write(config, preprocessing, classes, kind=_PLAIN) -> WriteRules:
     }
     rules = _rules(config)
     if kind.has_registers:  # This class always has one; `use_mask_token` is of the other.
-        rules.append(renamed(_MASK, _MASK, (1, config.hidden_size)))
-        extra[_MASK] = np.zeros([1, config.hidden_size], np.float32)
+        rules.append(renamed(MASK, MASK, (1, config.hidden_size)))
+        extra[MASK] = np.zeros([1, config.hidden_size], np.float32)
     return WriteRules(rules, files, notes, extra)
 
 
@@ -192,11 +195,8 @@ def _config(path, shapes, settings, notes, own_grid):
         height, width = settings.sides("image_size", (224, 224))
         if height != width:
             raise settings.unsupported("image_size", "a square")
-    is_gated = _is_gated(shapes)
-    layers = _GATED if is_gated else _LAYERS
-    fields = vit.encoder_fields(
-        path, shapes, settings, notes, own_grid, layers, _EPSILON, is_gated=is_gated
-    )
+    layers = _GATED if _is_gated(shapes) else _LAYERS
+    fields = vit.encoder_fields(path, shapes, settings, notes, own_grid, layers, _EPSILON)
     if _REGISTERS in shapes:
         fields["register_tokens"] = infer_config.sizes(shapes, _REGISTERS, 3, path)[1]
         if settings is not None:

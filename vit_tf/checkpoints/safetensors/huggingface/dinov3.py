@@ -8,10 +8,12 @@ processor rescales before it resizes, so that pixels differ from ours by up to o
 import os
 import re
 
+import numpy as np
+
 from vit_tf.checkpoints.published.vit import REGISTERS, SCALED_LAYERS
 from vit_tf.checkpoints.safetensors import infer_config
 from vit_tf.checkpoints.safetensors.huggingface import config_json, vit
-from vit_tf.checkpoints.safetensors.huggingface.dinov2 import SCALES
+from vit_tf.checkpoints.safetensors.huggingface.dinov2 import MASK, SCALES
 from vit_tf.checkpoints.safetensors.rules import (
     ReadRules,
     WriteRules,
@@ -71,8 +73,10 @@ def read(path, shapes, folder, own_grid) -> ReadRules:
     aliases = vit.file_names(shapes, path, "model.", [])
     shapes = {name: shapes[alias] for name, alias in aliases.items()}
     config = _config(path, shapes, settings, processor)
-    ignored = {"embeddings.mask_token"} & shapes.keys()
+    ignored = {MASK} & shapes.keys()
     notes += ["mask token dropped"] * len(ignored)
+    if not config.register_tokens:
+        ignored |= {_REGISTERS} & shapes.keys()  # It is empty.
     return ReadRules(
         config=config,
         preprocessing=config_json.read_preprocessing(processor, config.image_size, notes),
@@ -116,7 +120,13 @@ def write(config, preprocessing, classes) -> WriteRules:
         "config.json": settings,
         "preprocessor_config.json": config_json.preprocessor_json(preprocessing, notes),
     }
-    return WriteRules(_rules(config), files, notes)
+    # The class always has both, also without registers.
+    shapes = {MASK: (1, 1, config.hidden_size)}
+    if not config.register_tokens:
+        shapes[_REGISTERS] = (1, 0, config.hidden_size)
+    rules = [*_rules(config), *(renamed(name, name, shape) for name, shape in shapes.items())]
+    extra = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+    return WriteRules(rules, files, notes, extra)
 
 
 def _rules(config):
@@ -155,7 +165,7 @@ def _config(path, shapes, settings, processor):
     depth = infer_config.how_many(shapes, r"layer\.(\d+)\.")
     (mlp_size,) = infer_config.sizes(shapes, "layer.0.mlp.up_proj.bias", 1, path)
     registers = 0
-    if _REGISTERS in shapes and settings.integer("num_register_tokens", 0):
+    if 0 not in shapes.get(_REGISTERS, [0]):
         registers = infer_config.sizes(shapes, _REGISTERS, 3, path)[1]
     is_gated = _GATE in shapes
     if is_gated and settings.text("hidden_act", "gelu") != "silu":

@@ -35,12 +35,16 @@ _DISTILLATION = "embeddings.distillation_token"
 
 
 class LayerNames(typing.NamedTuple):
-    """The names of the layers of a block that differ between the models."""
+    """The names of the layers of a block that differ between the models.
+
+    With `is_gated`, the first layer of an MLP is gate and value.
+    """
 
     norm_attention: str
     norm_mlp: str
     dense_0: str
     dense_1: str
+    is_gated: bool = False
 
 
 _LAYERS = LayerNames("layernorm_before", "layernorm_after", "intermediate.dense", "output.dense")
@@ -247,7 +251,6 @@ def encoder_fields(
     layers,
     epsilon,
     representation_size=None,
-    is_gated=False,
 ) -> dict:
     """The fields of a configuration without head, for the images of the table of positions.
 
@@ -258,7 +261,6 @@ def encoder_fields(
         layers: the `LayerNames` of a block.
         epsilon: that of the layout's files by default.
         representation_size: width of the pooler, or None.
-        is_gated: whether the first layer of an MLP is gate and value.
     """
     patch, width = infer_config.patch_kernel(shapes, f"{PATCHES}.weight", path)
     depth = infer_config.how_many(shapes, r"encoder\.layer\.(\d+)\.")
@@ -267,11 +269,11 @@ def encoder_fields(
     rows = infer_config.sizes(shapes, TABLE, 3, path)[1] - prefix
     if settings is None:
         heads, stated = max(1, width // 64), None
-        activation = "swiglu" if is_gated else "gelu_erf"
+        activation = "swiglu" if layers.is_gated else "gelu_erf"
         notes.append(f"the number of heads is assumed: {heads}, of 64 channels each")
     else:
         heads, activation, epsilon, stated = config_json.read_fields(
-            settings, width, representation_size, epsilon, is_gated=is_gated
+            settings, width, representation_size, epsilon, is_gated=layers.is_gated
         )
         infer_config.check_stated(settings, "hidden_size", width)
         infer_config.check_stated(settings, "num_hidden_layers", depth)
