@@ -32,7 +32,8 @@ def trained():
     add_adapters(model, LORA)
     rng = np.random.default_rng(3)
     for layer in adapted(model):
-        layer.lora_kernel_b.assign(0.3 * rng.normal(size=layer.lora_kernel_b.shape))
+        for variable in (layer.lora_kernel_a, layer.lora_kernel_b):
+            variable.assign(0.3 * rng.normal(size=variable.shape))
     model.head.kernel.assign(rng.normal(size=model.head.kernel.shape))
     for variable in model.trainable_variables:
         variable.trainable = "lora" in variable.path or "head" in variable.path

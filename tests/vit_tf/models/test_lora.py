@@ -1,6 +1,5 @@
 """Low-rank adapters: which layers have them, what they compute, and their cost."""
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -41,7 +40,8 @@ def test_a_layer_and_its_gradients_are_the_equations():
     layer.build([None, None, 5])
     layer.enable_lora(3, 6)
     shapes = {"x": [2, 4, 5], "w": [5, 7], "c": [7], "a": [5, 3], "b": [3, 7], "up": [2, 4, 7]}
-    x, w, c, a, b, up = (rng.normal(size=shape) for shape in shapes.values())
+    drawn = (rng.normal(size=shape).astype(np.float32) for shape in shapes.values())
+    x, w, c, a, b, up = (value.astype(np.float64) for value in drawn)
     for variable, value in zip(
         (layer.kernel, layer.bias, layer.lora_kernel_a, layer.lora_kernel_b),
         (w, c, a, b),
@@ -54,7 +54,7 @@ def test_a_layer_and_its_gradients_are_the_equations():
         outputs = layer(inputs)
     sources = [inputs, layer.lora_kernel_a.value, layer.lora_kernel_b.value]
     gradients = tape.gradient(outputs, sources, output_gradients=tf.constant(up, tf.float32))
-    assert_close(outputs, x @ (w + scale * a @ b) + c, "outputs")
+    assert_close(outputs, x @ (w + scale * a @ b) + c, "float32", "model")
     rows, upstream = x.reshape(-1, 5), up.reshape(-1, 7)
     expected = (
         up @ (w + scale * a @ b).T,
@@ -62,7 +62,7 @@ def test_a_layer_and_its_gradients_are_the_equations():
         scale * a.T @ rows.T @ upstream,
     )
     for received, wanted in zip(gradients, expected, strict=True):
-        assert_close(received, wanted, "gradient")
+        assert_close(received, wanted, "float32", "model")
     np.testing.assert_allclose(layer.merged_kernel(), w + scale * a @ b, rtol=1e-6, atol=1e-6)
     assert [x.name for x in layer.trainable_variables] == ["bias", "lora_kernel_a", "lora_kernel_b"]
 
@@ -124,8 +124,8 @@ def test_files_and_packed_weights_are_merged(tmp_path):
     model.save(tmp_path / "a.keras")
     vit_tf.save_safetensors(model, tmp_path / "folder", "timm")
     for name in ("a.npz", "a.keras", "folder"):
-        assert_close(vit_tf.load(tmp_path / name).model(images), expected, name)
-    assert_close(vit_tf.pack_model(model)(images), expected, "packed")
+        assert_close(vit_tf.load(tmp_path / name).model(images), expected, "float32", "model")
+    assert_close(vit_tf.pack_model(model)(images), expected, "float32", "model")
 
 
 @pytest.mark.parametrize("activation", ["gelu_tanh", "gelu_erf"])
@@ -153,9 +153,12 @@ def test_gradients_of_adapters_are_those_of_merged_kernels(activation):
 @pytest.mark.parametrize(
     ("lora", "fields"),
     [
-        (RANK_2, {"layers": 3}),
         (Lora(rank=2, blocks=(1,)), {"layers": 3, "activation": "gelu_erf"}),
-        (Lora(rank=2, targets=("projection",)), {"dropout": 0.1}),
+        pytest.param(
+            Lora(rank=2, targets=("projection",)),
+            {"dropout": 0.1},
+            marks=pytest.mark.heavy("models"),
+        ),
         (Lora(rank=2, targets=("mlp",)), {"layer_scale": 0.1}),
         (EVERYWHERE, tiny.AXIAL | {"representation_size": 7}),
     ],
@@ -169,20 +172,7 @@ def test_the_cost_is_that_of_the_graph(lora, fields):
     found = cost.activation_bytes(model.config, 2, lora=lora)
     assert found == graph_costs.kept_bytes(model, 2)
     once = lora.rank * sum(np.prod(layer.kernel.shape) for layer in adapted(model))
-    # The patches are a convolution, which the graph's count leaves out.
-    patches = cost.macs_by_part(model)["embedding"]
-    counted = cost.training_macs(model.config, lora) - patches
+    counted = cost.training_macs(model.config, lora)
     assert counted == graph_costs.training_macs(model) - once
     assert found < 0.7 * cost.activation_bytes(model.config, 2)
-    assert counted < 0.9 * (cost.training_macs(model.config) - 3 * patches)
-
-
-def test_keras_models_of_frozen_layers_are_trained_by_fit():
-    model = only_adapters_and_head(adapted_model())
-    before = {x.path: np.array(x) for x in model.variables}
-    model.compile(keras.optimizers.SGD(0.1), keras.losses.CategoricalCrossentropy(True))
-    model.fit(tiny.images(), np.eye(5)[[0, 1, 2]], verbose=0)
-    for variable in model.variables:
-        path, is_trained = variable.path, variable.trainable
-        if path in before:
-            assert (np.abs(np.array(variable) - before[path]).max() > 0) == is_trained, path
+    assert counted < 0.9 * cost.training_macs(model.config)

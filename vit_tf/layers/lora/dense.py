@@ -46,9 +46,12 @@ class Dense(keras.layers.Dense):
         return kernel + np.float32(self.lora_alpha / self.lora_rank) * (a @ b)
 
     def save_own_variables(self, store):
-        super().save_own_variables(store)
-        if self.lora_enabled:
-            store["0"] = self.merged_kernel()
+        if not self.lora_enabled:
+            super().save_own_variables(store)
+            return
+        store["0"] = self.merged_kernel()
+        if self.bias is not None:
+            store["1"] = self.bias
 
 
 def _adapted(inputs, a, b, kernel, scale):
