@@ -109,13 +109,14 @@ def _merge(file, model, scale):
     """Puts the tensors of a file into a model with the weights of the backbone."""
     layers = adaptable(model, TARGETS)
     names = sorted({name.removesuffix(_A) for name in file.shapes if name.endswith(_A)})
-    chosen = {name: layers.get(name.removeprefix(_PREFIX)) for name in names}
+    known = [name for name in names if name.removeprefix(_PREFIX) in layers]
+    chosen = {name: layers[name.removeprefix(_PREFIX)] for name in known}
     rules = {rule.name: rule for rule in published_rules(model)}
     others = [rule for rule in rules.values() if file.shapes.keys() & rule.shapes.keys()]
     expected = {key: tuple(shape) for rule in others for key, shape in rule.shapes.items()}
     rank = int(file.metadata["lora_rank"])
     for name, layer in chosen.items():
-        inputs, outputs = (None, None) if layer is None else layer.kernel.shape
+        inputs, outputs = layer.kernel.shape
         expected |= {name + _A: (rank, inputs), name + _B: (outputs, rank)}
     given = {name: tuple(shape) for name, shape in file.shapes.items()}
     if not names or (wrong := {k for k in expected | given if expected.get(k) != given.get(k)}):

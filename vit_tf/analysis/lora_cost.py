@@ -5,7 +5,6 @@
 
 from vit_tf.analysis.layer_costs import layer_norm
 from vit_tf.analysis.vit_cost import ACTIVATION_TENSORS
-from vit_tf.config import ViTConfig
 from vit_tf.config.lora import Lora
 
 _BLOCK = ("projections", "attention", "mlp")
@@ -14,7 +13,7 @@ _HEAD = ("pre_logits", "head")
 _KEPT_SLOPE = ("gelu_tanh", "gelu_erf")
 
 
-def parameters(config: ViTConfig, lora: Lora) -> int:
+def parameters(config, lora: Lora) -> int:
     """Number of parameters of the adapters."""
     per_block = sum(inputs + outputs for inputs, outputs in _layers(config, lora).values())
     return lora.rank * per_block * _blocks(config) * len(lora.layers(config))
@@ -25,7 +24,7 @@ def head_parameters(costs) -> int:
     return sum(costs[name].parameters for name in _HEAD if name in costs)
 
 
-def training_macs(config: ViTConfig, lora: Lora, costs) -> int:
+def training_macs(config, lora: Lora, costs) -> int:
     """Multiply-accumulates of a training step for one image.
 
     The products A B, once for a batch, are not counted.
@@ -59,7 +58,7 @@ def training_macs(config: ViTConfig, lora: Lora, costs) -> int:
     return forward + backward + again // config.layers + of_head + pooling
 
 
-def kept(config: ViTConfig, lora: Lora, costs, size) -> int:
+def kept(config, lora: Lora, costs, size) -> int:
     """Bytes of an image's activations that gradients read; an activation has `size` bytes."""
     tokens, chosen, layers = _tokens(config), lora.layers(config), _layers(config, lora)
     above = sum(

@@ -1,5 +1,7 @@
 """Adds low-rank adapters to the encoder blocks of a Vision Transformer, and finds them."""
 
+from typing import Any
+
 import keras
 
 from vit_tf.config.lora import Lora
@@ -33,7 +35,7 @@ def add_adapters(model, lora: Lora):
         block.mlp.keeps_slope = index // _blocks_per_layer(model) >= min(chosen)
 
 
-def adaptable(model, targets) -> dict[str, Dense]:
+def adaptable(model, targets) -> dict[str, Any]:
     """The dense layers of all blocks that `targets` of `Lora` names, by their name in timm."""
     found = {}
     for index, block in enumerate(model.blocks):
@@ -52,7 +54,7 @@ def adaptable(model, targets) -> dict[str, Dense]:
     return found
 
 
-def adapted(model) -> list[Dense]:
+def adapted(model) -> list:
     """The layers of any model, or of a model in it, that have adapters."""
     return [x for x in all_layers(model) if isinstance(x, Dense) and x.lora_enabled]
 
