@@ -43,11 +43,12 @@ def find_classifier(path, weights="final", label_file=None, opening=AS_TRAINED):
         time.
 
     Raises:
-        UserError: if there is no model, or the weights of a SavedModel are to be packed.
+        UserError: if there is no model, or the weights of a SavedModel are to be packed or get
+            adapters.
     """
     source = model_source.find(path, weights, label_file, model_source.EXPORTS)
     if isinstance(source, SavedModel):
-        source.refuse(fused=opening.packed)
+        source.refuse(fused=opening.packed, adapter=opening.adapters is not None)
         return source.open_classifier()
     model, preprocessing, classes = source.open_model(opening)
     if model.head is None:

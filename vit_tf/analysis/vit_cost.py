@@ -19,7 +19,7 @@ from vit_tf.config import ViTConfig
 
 # Tensors of the MLP's hidden width that the gradients of an activation and of the next layer read.
 # An activation is several TensorFlow operations, and each operation keeps its inputs.
-_ACTIVATION_TENSORS = {"gelu_tanh": 6, "gelu_erf": 4, "swiglu": 4}
+ACTIVATION_TENSORS = {"gelu_tanh": 6, "gelu_erf": 4, "swiglu": 4}
 
 
 def parts(config: ViTConfig, size, compiled) -> dict[str, Cost]:
@@ -173,7 +173,7 @@ def _relative_logits(config, tokens, size, compiled):
 def _mlp(config, rows, size):
     """Cost of the MLP without the masks of dropout."""
     width, hidden = config.hidden_size, config.mlp_size
-    kept = rows * size * (width + _ACTIVATION_TENSORS[config.activation] * hidden)
+    kept = rows * size * (width + ACTIVATION_TENSORS[config.activation] * hidden)
     wide = hidden * (2 if config.activation == "swiglu" else 1)
     return dense(width, wide, rows) + dense(hidden, width, rows) + Cost(kept=kept)
 

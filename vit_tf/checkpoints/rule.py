@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from vit_tf.models.lora import adapted
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Rule:
@@ -60,6 +62,8 @@ class RuleReader:
 class ModelWeights(RuleReader):
     """The weights of a model by published key, with the interface of an open checkpoint.
 
+    Kernels of layers with adapters are merged with them.
+
     Args:
         model: the model.
         rules: the rules of the model.
@@ -72,7 +76,14 @@ class ModelWeights(RuleReader):
 
     def __init__(self, model, rules, path="", preprocessing=None):
         variables = variables_by_path(model)
-        super().__init__(rules, lambda name: np.asarray(variables[name].value, np.float32))
+        merged = {layer.kernel.path: layer for layer in adapted(model)}
+
+        def read(name):
+            if name in merged:
+                return merged[name].merged_kernel()
+            return np.asarray(variables[name].value, np.float32)
+
+        super().__init__(rules, read)
         self.path, self.preprocessing = path, preprocessing
         self.trained_config = model.config
         self.grid = model.config.grid

@@ -9,6 +9,7 @@ import custom_ops
 from custom_ops import dispatch, reference
 from vit_tf.layers.dropout import Dropout
 from vit_tf.layers.embeddings import in_dtype
+from vit_tf.layers.lora.dense import Dense
 from vit_tf.layers.relative_logits import RelativeLogits
 from vit_tf.layers.rotary import rotary_table, rotate
 
@@ -21,10 +22,8 @@ def projections(width, dtype, bias=True):
     # Xavier uniform for each [D, D] kernel; for the joint [D, 3 D] it would be too narrow.
     limit = math.sqrt(3 / width)
     initializer = keras.initializers.RandomUniform(-limit, limit)
-    qkv = keras.layers.Dense(
-        3 * width, use_bias=bias, kernel_initializer=initializer, name="qkv", dtype=dtype
-    )
-    out = keras.layers.Dense(width, kernel_initializer="glorot_uniform", name="out", dtype=dtype)
+    qkv = Dense(3 * width, use_bias=bias, kernel_initializer=initializer, name="qkv", dtype=dtype)
+    out = Dense(width, kernel_initializer="glorot_uniform", name="out", dtype=dtype)
     return qkv, out
 
 

@@ -5,6 +5,8 @@ import tensorflow as tf
 
 from vit_tf.layers.attention import MultiHeadAttention
 from vit_tf.layers.dropout import Dropout, StochasticDepth
+from vit_tf.layers.lora.dense import Dense
+from vit_tf.layers.lora.kept_slope import KEPT_SLOPE
 
 # Streams of one block: attention weights, attention output, MLP hidden, MLP output, two branches.
 STREAMS_PER_BLOCK = 8
@@ -52,7 +54,13 @@ class MlpBlock(keras.layers.Layer):
 
     Returns:
         `[B, N, D]`.
+
+    Attributes:
+        keeps_slope: whether training keeps the derivative of the activation, and none of the
+            tensors in it, see `lora.kept_slope`. Gradients are equal up to rounding.
     """
+
+    keeps_slope = False
 
     def __init__(self, mlp_size, activation, dropout=0.0, stream=0, **kwargs):
         super().__init__(**kwargs)
@@ -75,7 +83,7 @@ class MlpBlock(keras.layers.Layer):
         self.dense_1.build((*input_shape[:-1], self.mlp_size))
 
     def _dense(self, units, name):
-        return keras.layers.Dense(
+        return Dense(
             units,
             kernel_initializer="glorot_uniform",
             bias_initializer=keras.initializers.RandomNormal(stddev=1e-6),
@@ -84,7 +92,10 @@ class MlpBlock(keras.layers.Layer):
         )
 
     def call(self, tokens, training=False):
-        hidden = _ACTIVATIONS[self.activation](self.dense_0(tokens))
+        activate = _ACTIVATIONS[self.activation]
+        if self.keeps_slope and training:
+            activate = KEPT_SLOPE.get(self.activation, activate)
+        hidden = activate(self.dense_0(tokens))
         hidden = self.hidden_dropout(hidden, training=training)
         return self.output_dropout(self.dense_1(hidden), training=training)
 
