@@ -37,12 +37,12 @@ def features(loaded, name, split):
     return FeatureExtractor(vit_tf.pack_model(loaded.model).features, one_device(), data).run()
 
 
-@pytest.mark.parametrize(("name", "least"), [("digits", 0.1), ("shapes/class", 0.1)])
+@pytest.mark.parametrize(("name", "least"), [("digits", 0.1), ("shapes/class", 0.4)])
 def test_few_shot_accuracy(loaded, untrained, name, least):
     """Five images of each class, ten draws of them; both models get the same images."""
     found = []
     for model in (loaded, untrained):
-        train, test = (features(model, name, split) for split in ("train[:120]", "test[:100]"))
+        train, test = (features(model, name, split) for split in ("train[:100]", "test[:80]"))
         classes = open_source(name, "train").num_classes
         strengths = few_shot_grid(train, test, classes, [5], [1.0, 32.0, 1024.0], range(DRAWS))[0]
         found.append(strengths[strengths.mean(axis=1).argmax()])
@@ -59,7 +59,7 @@ def encoded(name, contents):
 
 
 def test_near_duplicates(folder, untrained, tmp_path):
-    """Planted copies of all kinds among other pictures, found by embeddings alone."""
+    """Planted copies of all kinds that are nearer than any other picture, by embeddings alone."""
     random, copies, originals = np.random.default_rng(0), [], []
     for number, (kind, change) in enumerate(planted.KINDS.items()):
         for seed in (2 * number, 2 * number + 1):
@@ -68,7 +68,7 @@ def test_near_duplicates(folder, untrained, tmp_path):
             test, copy = pair[::-1] if kind == planted.CROPPED_TEST else pair
             originals.append(test)
             copies.append(copy)
-    others = [planted.encoded(planted.picture(1000 + seed)) for seed in range(84)]
+    others = [planted.encoded(planted.picture(1000 + seed)) for seed in range(44)]
     vit_tf.save_npz(untrained.model, tmp_path / "untrained.npz", untrained.preprocessing)
     recalls = []
     for path in (folder, tmp_path / "untrained.npz"):
@@ -78,11 +78,11 @@ def test_near_duplicates(folder, untrained, tmp_path):
             for name, contents in (("reference", copies + others), ("query", originals))
         )
         pairs = Searcher(reference, 0, 0.8).pairs(query)
-        near = pairs.cosine >= 0.8
-        right = near & (pairs.query == pairs.reference)
-        recalls.append(right.sum() / len(copies))
-        print(f"{path}: recall {recalls[-1]:.1%}, {(near & ~right).sum()} other pairs")
-    assert recalls[0] >= 0.8 and recalls[0] >= recalls[1] + 0.1
+        right = pairs.query == pairs.reference
+        highest = pairs.cosine[~right].max(initial=0)
+        recalls.append((pairs.cosine[right] > highest).sum() / len(copies))
+        print(f"{path}: recall {recalls[-1]:.1%} above {highest:.3f}, {(~right).sum()} others")
+    assert recalls[0] >= recalls[1] + 0.1
 
 
 SETTINGS = {

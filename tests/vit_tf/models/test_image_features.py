@@ -133,9 +133,7 @@ def test_what_is_not_possible(arguments, said):
 
 
 def test_a_resnet_has_its_last_feature_map():
-    config = vit_tf.ResNetConfig(
-        stage_depths=(1, 1), width=0.5, image_size=(11, 14), num_classes=5
-    )
+    config = vit_tf.ResNetConfig(stage_depths=(1, 1), width=0.5, image_size=(11, 14), num_classes=5)
     model = tiny.shared_of(config, seed=1)
     found = loaded(model).features(PICTURES)
     images = np.stack([PREPROCESSING(picture) for picture in PICTURES])
