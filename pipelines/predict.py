@@ -18,7 +18,8 @@ others are answered: exit code 1.
 
 --output FILE.csv or FILE.jsonl has a row for each image, in stored order. The file appears when it
 is complete; until then, FILE.partial holds what is done, and the same command goes on with it.
---embed FILE.npy writes embeddings in the same way, and the ids of its rows to FILE.csv.
+--embed FILE.npy writes embeddings in the same way, and the ids of its rows to FILE.csv;
+--embed FILE.parquet writes one table of both.
 
 example: python -m pipelines.predict --model runs/pretrain-digits --json photo.jpg folder
 """
@@ -51,8 +52,8 @@ def define(values):
     flags.DEFINE_string(
         "embed",
         None,
-        "Path or URL of a .npy file to write: the embeddings, what the head reads, in place of "
-        "classes.",
+        "Path or URL of a .npy or .parquet file to write: the embeddings, what the head reads, in "
+        "place of classes.",
         **own,
     )
     flags.DEFINE_integer(

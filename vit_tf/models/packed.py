@@ -1,5 +1,6 @@
 """A Vision Transformer for inference, with the weights of its blocks packed for one op."""
 
+import dataclasses
 import functools
 import itertools
 
@@ -215,6 +216,19 @@ class PackedModel(TokenClassifier):
     def block_tokens(self, images):
         """See `VisionTransformer.block_tokens`; one block at a time is unpacked."""
         return self._run_blocks(images, custom_ops.attention)
+
+    def block_outputs(self, images):
+        """See `VisionTransformer.block_outputs`; each block is a call of `custom_ops.encoder`."""
+        tokens = self.tokens(images)
+        yield tokens
+        for plan, table in zip(self._plans, self._tables, strict=True):
+            tokens = tokens if table is None else tokens + table
+            for weights, biases in zip(plan.weights, plan.biases, strict=True):
+                block = dataclasses.replace(plan, weights=(weights,), biases=(biases,))
+                tokens = custom_ops.encoder(
+                    tokens, block, implementation=self.config.implementation
+                )
+                yield tokens
 
     def run_last_block(self, tokens):
         """See `VisionTransformer.run_last_block`."""

@@ -287,14 +287,22 @@ class VisionTransformer(TokenClassifier, ImageModel):
 
         `[B, T, D]`, in an axial model `[B, rows, columns, D]`.
         """
+        for index, tokens in enumerate(self.block_outputs(images)):
+            is_last = index == len(self.blocks)
+            yield tokens if is_last else self.block_inputs(index, tokens, self.grid)
+
+    def block_outputs(self, images):
+        """Yields the tokens behind the embedding, then those behind each block.
+
+        The same as `block_tokens`, without the positions that a later block adds to its input.
+        """
         tokens = self.first_tokens(self.embed(images), self.grid)
         if self.config.axial:
             tokens = keras.ops.reshape(tokens, [-1, *self.grid, self.config.hidden_size])
-        for index, block in enumerate(self.blocks):
-            tokens = self.block_inputs(index, tokens, self.grid)
-            yield tokens
-            tokens, _ = block(tokens)
         yield tokens
+        for index, block in enumerate(self.blocks):
+            tokens, _ = block(self.block_inputs(index, tokens, self.grid))
+            yield tokens
 
     def attention_taps(self, images, taps):
         """Statistics of the attention of each block, as in `encode`: a list of dicts."""
