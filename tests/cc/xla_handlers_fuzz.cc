@@ -187,15 +187,25 @@ Call encoder_call(Input& input) {
   const auto dtype = is_float ? vit::DType::kFloat32 : vit::DType::kBfloat16;
   const int64_t heads = input.pick(1, 3), width = heads * input.pick(1, 9);
   const int64_t mlp_size = input.pick(1, 70), blocks = input.pick(1, 3);
+  constexpr const char* kActivations[] = {"gelu_tanh", "gelu_erf", "swiglu"};
+  const auto activation = static_cast<vit::Activation>(input.pick(0, 2));
+  const bool qk_norm = input.pick(0, 1);
+  const int64_t biases_size = vit::encoder_biases_size(width, mlp_size, activation) +
+                              (qk_norm ? vit::qk_norm_size(width / heads) : 0);
   const int64_t batch = input.pick(0, 2), tokens = input.pick(first_row_only, 9);
   Call call = {"VitEncoder",
                {{XLA_FFI_DataType_F32, {batch, tokens, width}}},
                {{XLA_FFI_DataType_F32, {batch, first_row_only ? 1 : tokens, width}}},
                {}};
-  const Buffer weights = {type, {vit::encoder_weights_size(dtype, width, mlp_size)}};
-  const Buffer biases = {XLA_FFI_DataType_F32, {vit::encoder_biases_size(width, mlp_size)}};
+  const Buffer weights = {type, {vit::encoder_weights_size(dtype, width, mlp_size, activation)}};
+  const Buffer biases = {XLA_FFI_DataType_F32, {biases_size}};
   for (const Buffer& buffer : {weights, biases}) {
     call.arguments.insert(call.arguments.end(), static_cast<size_t>(blocks), buffer);
+  }
+  const bool has_rotary = width / heads % 2 == 0 && input.pick(0, 1);
+  if (has_rotary) {
+    const int64_t rows = input.pick(0, tokens);
+    call.arguments.push_back({XLA_FFI_DataType_F32, {rows, 2, width / heads / 2}});
   }
   call.attributes = {text("T", name_of(type)),
                      number("blocks", blocks),
@@ -204,13 +214,19 @@ Call encoder_call(Input& input) {
                      number("first_row_only", first_row_only),
                      number("layout", vit::kEncoderLayout),
                      list("epsilon", XLA_FFI_DataType_S32, {kOne}),
-                     text("activation", "gelu_tanh")};
+                     text("activation", kActivations[static_cast<int>(activation)]),
+                     number("qk_norm", qk_norm),
+                     number("num_rotary", has_rotary)};
   return call;
 }
 
 Call model_call(Input& input) {
   Call call = encoder_call(input);
-  const std::vector<Buffer> blocks(call.arguments.begin() + 1, call.arguments.end());
+  std::vector<Buffer> blocks(call.arguments.begin() + 1, call.arguments.end()), rotary;
+  if (blocks.back().dims.size() == 3) {
+    rotary = {blocks.back()};
+    blocks.pop_back();
+  }
   const int64_t batch = call.arguments[0].dims[0], width = call.arguments[0].dims[2];
   const XLA_FFI_DataType type = blocks[0].type, kFloat = XLA_FFI_DataType_F32;
   const auto dtype = type == kFloat ? vit::DType::kFloat32 : vit::DType::kBfloat16;
@@ -232,6 +248,10 @@ Call model_call(Input& input) {
   if (has_head) {
     call.arguments.push_back({kFloat, {vit::packed_size(vit::DType::kFloat32, width, classes)}});
     call.arguments.push_back({kFloat, {classes}});
+  }
+  for (Buffer& table : rotary) {
+    table.dims[0] = input.pick(0, tokens);
+    call.arguments.push_back(table);
   }
   const int64_t out = has_head ? classes : width;
   call.results = {{kFloat, pooling ? std::vector<int64_t>{batch, out}

@@ -17,6 +17,7 @@ from tests.custom_ops.encoder_blocks import (
     MLP,
     as_float64,
     published,
+    rotary_table,
     small_plan,
     stack,
 )
@@ -26,7 +27,7 @@ from tests.tolerances import EPSILON, assert_as_good
 PRECISIONS = ("float32", "bfloat16")
 
 
-def plain_layers(tokens, blocks, heads, activation, epsilon, dtype):
+def plain_layers(tokens, blocks, heads, activation, epsilon, dtype, rotary=None):
     """The blocks as layers of plain TensorFlow, everything in the dtype."""
     tokens = tf.cast(tokens, dtype)
     count, width = tokens.shape[1:]
@@ -38,19 +39,37 @@ def plain_layers(tokens, blocks, heads, activation, epsilon, dtype):
 
     def dense(x, block, name, rows, columns):
         kernel = tf.reshape(tf.cast(block[f"{name}/kernel"], dtype), [rows, columns])
-        bias = tf.reshape(tf.cast(block[f"{name}/bias"], dtype), [columns])
+        bias = tf.reshape(tf.cast(block.get(f"{name}/bias", np.zeros(columns)), dtype), [columns])
         x = tf.matmul(tf.reshape(x, [-1, rows]), kernel) + bias
         return tf.reshape(x, [-1, count, columns])
 
+    def turned(x):
+        """Complex numbers of element i and element i + d / 2, times those of the table."""
+        first = count - len(rotary)
+        parts = tf.split(tf.cast(x[:, first:], tf.float32), 2, axis=-1)
+        patches = tf.complex(*parts) * tf.complex(rotary[:, None, 0], rotary[:, None, 1])
+        patches = tf.concat([tf.math.real(patches), tf.math.imag(patches)], axis=-1)
+        return tf.concat([x[:, :first], tf.cast(patches, dtype)], axis=1)
+
     for block in blocks:
-        mlp_size = block[f"{MLP}/Dense_0/bias"].size
+        mlp_size, hidden = block[f"{MLP}/Dense_1/kernel"].shape[0], block[f"{MLP}/Dense_0/bias"].size
         y = norm(tokens, block, "LayerNorm_0")
         parts = ("query", "key", "value")
         qkv = [dense(y, block, f"{ATTENTION}/{part}", width, width) for part in parts]
+        for i, norm_name in enumerate(["query_ln", "key_ln"]):
+            head = tf.reshape(qkv[i], [-1, count, heads, width // heads])
+            if f"{ATTENTION}/{norm_name}/scale" in block:
+                head = norm(head, block, f"{ATTENTION}/{norm_name}")
+            if rotary is not None:
+                head = turned(head)
+            qkv[i] = tf.reshape(head, [-1, count, width])
         y = reference.attention(tf.concat(qkv, axis=-1), heads)
         tokens += dense(y, block, f"{ATTENTION}/out", width, width)
-        y = dense(norm(tokens, block, "LayerNorm_2"), block, f"{MLP}/Dense_0", width, mlp_size)
-        y = tf.nn.gelu(y, approximate=activation == "gelu_tanh")
+        y = dense(norm(tokens, block, "LayerNorm_2"), block, f"{MLP}/Dense_0", width, hidden)
+        if activation == "swiglu":
+            y = tf.nn.silu(y[..., :mlp_size]) * y[..., mlp_size:]
+        else:
+            y = tf.nn.gelu(y, approximate=activation == "gelu_tanh")
         tokens += dense(y, block, f"{MLP}/Dense_1", mlp_size, width)
     return tokens
 
@@ -90,6 +109,47 @@ def test_values_are_as_good_as_plain_layers(case, precision):
     assert out.dtype == first.dtype == "float32"
     assert_as_good(out, plain, expected, precision)
     assert_as_good(first, plain[:, :1], expected[:, :1], precision)
+
+
+# (tokens [B, N, D], heads, MLP size, features of the blocks, tokens without a rotary position)
+MODERN = {
+    "swiglu": ([2, 5, 24], 3, 70, {"swiglu": True}, None),
+    "swiglu of whole panels": ([2, 5, 64], 1, 64, {"swiglu": True}, None),
+    "no bias of keys": ([2, 5, 24], 3, 10, {"key_bias": False}, None),
+    "rotary, whole heads in a panel": ([2, 9, 128], 2, 10, {}, 5),
+    "rotary, a panel of queries and keys": ([1, 6, 96], 3, 10, {}, 0),
+    "rotary, parts of heads": ([2, 7, 144], 2, 10, {}, 1),
+    "rotary, no patch": ([1, 3, 12], 2, 5, {}, 3),
+    "norm": ([2, 5, 64], 1, 10, {"qk_norm": True}, None),
+    "norm, parts of heads": ([2, 5, 27], 3, 10, {"qk_norm": True}, None),
+    "all": ([2, 6, 48], 3, 33, {"swiglu": True, "qk_norm": True, "key_bias": False}, 1),
+    "all, parts of heads": ([2, 6, 36], 3, 31, {"swiglu": True, "qk_norm": True}, 1),
+    "all, one token": ([1, 1, 16], 2, 3, {"swiglu": True, "qk_norm": True}, 0),
+}
+
+
+@pytest.mark.parametrize(
+    ("case", "precision", "each_implementation"),
+    pairwise(list(MODERN), PRECISIONS, ["reference", "compiled"]),
+    indirect=["each_implementation"],
+)
+def test_blocks_of_modern_models_are_as_good_as_plain_layers(case, precision, each_implementation):
+    shape, heads, mlp_size, features, prefix = MODERN[case]
+    blocks = stack(shape[2], heads, mlp_size, **features)
+    activation = "swiglu" if "swiglu" in features else "gelu_erf"
+    rotary = None if prefix is None else rotary_table(shape[1] - prefix, shape[2] // heads)
+    tokens, options = draw(shape), {"activation": activation, "epsilon": 1e-5}
+    expected, _ = oracle.encoder(
+        exact(tokens), as_float64(blocks), heads, **options, rotary=rotary
+    )
+    plain = plain_layers(tokens, blocks, heads, **options, dtype=precision, rotary=rotary)
+    plan = custom_ops.pack_encoder(blocks, heads, precision, **options)
+    assert plan.mlp_size == mlp_size and plan.qk_norm == ("qk_norm" in features)
+    for _ in each_isa() if each_implementation == "compiled" else ["the reference"]:
+        out = custom_ops.encoder(tokens, plan, rotary=rotary)
+        first = custom_ops.encoder(tokens, plan, rotary=rotary, first_row_only=True)
+        assert_as_good(out, plain, expected, precision)
+        assert_as_good(first, plain[:, :1], expected[:, :1], precision)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
