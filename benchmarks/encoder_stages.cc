@@ -105,7 +105,8 @@ class Model {
         out_(new_memory(sizes.batch * sizes.tokens * sizes.width * 4)) {
     const int64_t width = problem.width, mlp_size = problem.mlp_size;
     problem.activation = vit::Activation::kGeluTanh;
-    const int64_t count = vit::encoder_weights_size(problem.type, width, mlp_size, problem.activation);
+    const int64_t count =
+        vit::encoder_weights_size(problem.type, width, mlp_size, problem.activation);
     problem.epsilon = 1e-6f;
     // After LayerNorm, so that queries, keys and values have a variance of 1.
     const double deviation = 1 / sqrt(static_cast<double>(width));

@@ -299,6 +299,6 @@ def _check_rotary(rotary, tokens, plan):
     rows, count = rotary.shape[0], tokens.shape[1]
     if rows is not None and count is not None and rows > count:
         raise ValueError(
-            f"rotary has {rows} rows, one for each of the last tokens, but there are {count} tokens."
+            f"rotary has {rows} rows, one for each of the last tokens, but there are {count} "
+            "tokens."
         )
-

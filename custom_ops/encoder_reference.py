@@ -101,7 +101,7 @@ def _gate_and_up(kernel, size):
 
 
 def _with_heads(qkv, norm, rotary, plan):
-    """q | k | v `[B, N, 3 D]` with queries and keys normalized by `norm` `[4, d]` and rotated."""
+    """A projection `[B, N, 3 D]`, queries and keys normalized by `norm` `[4, d]` and rotated."""
     if norm is None and rotary is None:
         return qkv
     heads = reference.split_heads(qkv, plan.num_heads)

@@ -87,7 +87,8 @@ class EncoderBody {
     return {};
   }
 
-  // Checks the table of rotary positions, if the op has one. The tokens and the width may be unknown.
+  // Checks the table of rotary positions, if the op has one. The tokens and the width may be
+  // unknown.
   Status check_rotary(const Arrays& inputs, int64_t at, int64_t tokens, int64_t width) const {
     if (!has_rotary_) return {};
     constexpr const char* kLayout = "[P, 2, d / 2]";

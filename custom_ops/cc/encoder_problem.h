@@ -15,8 +15,8 @@
 // qkv (q | k | v, each [heads, head_size]), out, fc1 and fc2, one behind the other; the biases are
 // theirs, in float and without padding. A panel of fc1 for SwiGLU has 32 columns of gate and the 32
 // of up that they multiply; its biases are gate | up. With qk_norm the scale and bias of
-// queries and the scale and bias of keys, each [head_size], follow the biases. custom_ops/packing.py
-// packs them.
+// queries and the scale and bias of keys, each [head_size], follow the biases.
+// custom_ops/packing.py packs them.
 #ifndef CUSTOM_OPS_CC_ENCODER_PROBLEM_H_
 #define CUSTOM_OPS_CC_ENCODER_PROBLEM_H_
 
@@ -45,7 +45,7 @@ struct EncoderImages {
   double scale, offset;
   const void* images;  // [batch, height, width, channels]
   const void* kernel;  // [patch elements, width], packed, of the type of the weights
-  const float* bias;   // [width]
+  const float* bias;  // [width]
   const float *prefix, *position;  // [prefix, width], [tokens, width]; position may be null
 };
 
@@ -56,7 +56,7 @@ enum class Pooling : int { kNone, kToken, kMean };
 struct EncoderHead {
   const float *scale, *bias;  // [width]
   Pooling pooling;
-  int64_t classes;     // 0: no dense layer
+  int64_t classes;  // 0: no dense layer
   const void* kernel;  // [width, classes], packed floats
   const float* kernel_bias;  // [classes]
 };
@@ -67,11 +67,11 @@ struct EncoderProblem {
   DType type;  // of the weights: kFloat32 or kBfloat16
   int64_t batch, tokens, width, heads, mlp_size, blocks;
   Activation activation;
-  float epsilon;               // added to the variance
-  bool qk_norm;                // the queries and keys of each head are normalized (LayerNorm)
-  bool first_row_only;         // of each image only token 0 is computed in the last block
-  const float* input;          // [batch, tokens, width]; not read if there are images
-  const EncoderBlock* block;   // [blocks]
+  float epsilon;  // added to the variance
+  bool qk_norm;  // the queries and keys of each head are normalized (LayerNorm)
+  bool first_row_only;  // of each image only token 0 is computed in the last block
+  const float* input;  // [batch, tokens, width]; not read if there are images
+  const EncoderBlock* block;  // [blocks]
   // [batch, tokens, width], or [batch, 1, width] if first_row_only, which Pooling::kToken needs. If
   // there are classes, they take the place of the width.
   float* out;

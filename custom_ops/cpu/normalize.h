@@ -25,8 +25,8 @@ VIT_INLINE float sum_of_row(const float* from, int64_t width, Function function)
   return add_lanes<float>(even + odd);
 }
 
-// to = (from - mean) / sqrt(variance + epsilon) * scale + bias; `to` may be `from`. A null scale means
-// no scale and no bias.
+// to = (from - mean) / sqrt(variance + epsilon) * scale + bias; `to` may be `from`. A null scale
+// means no scale and no bias.
 template <class Output>
 VIT_INLINE void normalize_row(const float* from, int64_t width, float epsilon, const float* scale,
                               const float* bias, Output* to) {

@@ -11,15 +11,15 @@ namespace vit {
 namespace {
 
 // The layout is the version of the order of the weights: see custom_ops/packing.py.
-#define VIT_ENCODER_ATTRIBUTES                                   \
-  Attr("T: {float, bfloat16}")                                   \
-      .Attr("blocks: int >= 1")                                  \
-      .Attr("num_heads: int >= 1")                               \
-      .Attr("mlp_size: int >= 1")                                \
-      .Attr("activation: {'gelu_tanh', 'gelu_erf', 'swiglu'}")   \
-      .Attr("epsilon: float = 1e-6")                             \
-      .Attr("qk_norm: bool = false")                             \
-      .Attr("first_row_only: bool = false")                      \
+#define VIT_ENCODER_ATTRIBUTES                                 \
+  Attr("T: {float, bfloat16}")                                 \
+      .Attr("blocks: int >= 1")                                \
+      .Attr("num_heads: int >= 1")                             \
+      .Attr("mlp_size: int >= 1")                              \
+      .Attr("activation: {'gelu_tanh', 'gelu_erf', 'swiglu'}") \
+      .Attr("epsilon: float = 1e-6")                           \
+      .Attr("qk_norm: bool = false")                           \
+      .Attr("first_row_only: bool = false")                    \
       .Attr("layout: int = 1")
 
 REGISTER_OP("VitEncoder")
@@ -38,8 +38,7 @@ REGISTER_OP("VitRotaryEncoder")
     .Output("out: float")
     .VIT_ENCODER_ATTRIBUTES.SetShapeFn(infer_shapes<RotaryEncoder>);
 
-[[maybe_unused]] const bool registered =
-    register_for_cpu(OpList<Encoder, RotaryEncoder>());
+[[maybe_unused]] const bool registered = register_for_cpu(OpList<Encoder, RotaryEncoder>());
 
 }  // namespace
 }  // namespace vit

@@ -9,36 +9,36 @@
 namespace vit {
 namespace {
 
-#define VIT_MODEL_INPUTS                     \
-  Input("images: I")                         \
-      .Input("kernel: T")                    \
-      .Input("bias: float")                  \
-      .Input("prefix: num_prefix * float")   \
+#define VIT_MODEL_INPUTS                       \
+  Input("images: I")                           \
+      .Input("kernel: T")                      \
+      .Input("bias: float")                    \
+      .Input("prefix: num_prefix * float")     \
       .Input("position: num_position * float") \
-      .Input("weights: blocks * T")          \
-      .Input("biases: blocks * float")       \
-      .Input("norm_scale: float")            \
-      .Input("norm_bias: float")             \
-      .Input("head: num_head * float")       \
+      .Input("weights: blocks * T")            \
+      .Input("biases: blocks * float")         \
+      .Input("norm_scale: float")              \
+      .Input("norm_bias: float")               \
+      .Input("head: num_head * float")         \
       .Input("head_bias: num_head * float")
 
 // Scale and offset are the sums of their lists.
-#define VIT_MODEL_ATTRIBUTES                                     \
-  Attr("I: {uint8, float, bfloat16, half}")                      \
-      .Attr("T: {float, bfloat16}")                              \
-      .Attr("num_prefix: int >= 0 = 0")                          \
-      .Attr("num_position: int >= 0 = 0")                        \
-      .Attr("num_head: int >= 0 = 0")                            \
-      .Attr("blocks: int >= 1")                                  \
-      .Attr("patch_size: int >= 1")                              \
-      .Attr("num_heads: int >= 1")                               \
-      .Attr("mlp_size: int >= 1")                                \
-      .Attr("activation: {'gelu_tanh', 'gelu_erf', 'swiglu'}")   \
-      .Attr("epsilon: float = 1e-6")                             \
-      .Attr("qk_norm: bool = false")                             \
-      .Attr("pooling: {'none', 'token', 'mean'}")                \
-      .Attr("scale: list(float) = [1.0]")                        \
-      .Attr("offset: list(float) = [0.0]")                       \
+#define VIT_MODEL_ATTRIBUTES                                   \
+  Attr("I: {uint8, float, bfloat16, half}")                    \
+      .Attr("T: {float, bfloat16}")                            \
+      .Attr("num_prefix: int >= 0 = 0")                        \
+      .Attr("num_position: int >= 0 = 0")                      \
+      .Attr("num_head: int >= 0 = 0")                          \
+      .Attr("blocks: int >= 1")                                \
+      .Attr("patch_size: int >= 1")                            \
+      .Attr("num_heads: int >= 1")                             \
+      .Attr("mlp_size: int >= 1")                              \
+      .Attr("activation: {'gelu_tanh', 'gelu_erf', 'swiglu'}") \
+      .Attr("epsilon: float = 1e-6")                           \
+      .Attr("qk_norm: bool = false")                           \
+      .Attr("pooling: {'none', 'token', 'mean'}")              \
+      .Attr("scale: list(float) = [1.0]")                      \
+      .Attr("offset: list(float) = [0.0]")                     \
       .Attr("layout: int = 1")
 
 REGISTER_OP("VitModel")

@@ -45,11 +45,10 @@ struct EncoderCase {
   // Adds blocks whose kernels and biases are element(depth), rounded to their types.
   template <class Element>
   void add_blocks(int64_t count, const Element& element) {
-    const int64_t sizes[4][2] = {
-        {width, 3 * width},
-        {width, width},
-        {width, vit::fc1_columns(activation, mlp_size)},
-        {mlp_size, width}};
+    const int64_t sizes[4][2] = {{width, 3 * width},
+                                 {width, width},
+                                 {width, vit::fc1_columns(activation, mlp_size)},
+                                 {mlp_size, width}};
     for (int64_t i = 0; i < count; ++i) {
       std::array<DenseLayer, 4>& block = blocks.emplace_back();
       for (size_t j = 0; j < 4; ++j) {
@@ -197,7 +196,8 @@ class EncoderOracle {
   // GELU, or silu(gate) * up for rows of gate | up.
   Numbers activate(const Numbers& sums) const {
     const bool is_gated = c_.activation == vit::Activation::kSwiglu;
-    const int64_t rows = c_.batch * c_.tokens, columns = vit::fc1_columns(c_.activation, c_.mlp_size);
+    const int64_t rows = c_.batch * c_.tokens,
+                  columns = vit::fc1_columns(c_.activation, c_.mlp_size);
     Numbers hidden(rows * c_.mlp_size);
     for (int64_t i = 0; i < rows * c_.mlp_size; ++i) {
       const auto to = static_cast<size_t>(i);
@@ -232,7 +232,8 @@ class EncoderOracle {
       double* const x = &qkv.value[static_cast<size_t>(row * 3 * c_.width + head * size)];
       double* const units = &qkv.units[static_cast<size_t>(row * 3 * c_.width + head * size)];
       if (!c_.qk_norm.empty()) {
-        const double* scale = &c_.qk_norm[block][static_cast<size_t>(head < c_.heads ? 0 : 2 * size)];
+        const double* scale =
+            &c_.qk_norm[block][static_cast<size_t>(head < c_.heads ? 0 : 2 * size)];
         normalize_head(size, scale, scale + size, x, units);
       }
       const int64_t patch = row % c_.tokens - rotated;
@@ -263,7 +264,8 @@ class EncoderOracle {
     for (int64_t j = 0; j < size; ++j) {
       const double normal = (x[j] - mean) / deviation;
       x[j] = normal * scale[j] + bias[j];
-      units[j] = fabs(scale[j]) * (lost / deviation * (1 + fabs(normal)) + fabs(normal)) + fabs(x[j]);
+      units[j] =
+          fabs(scale[j]) * (lost / deviation * (1 + fabs(normal)) + fabs(normal)) + fabs(x[j]);
     }
   }
 
@@ -428,11 +430,12 @@ struct EncoderRun {
 
 inline void say(const char* what, const EncoderCase& c) {
   constexpr const char* kActivations[] = {"", ", erf", ", SwiGLU"};
-  testing("%s: %s %s, batch %lld, %lld tokens, width %lld, %lld heads, MLP %lld, %zu blocks%s%s%s%s",
-          what, isa(), name(c.type), number(c.batch), number(c.tokens), number(c.width),
-          number(c.heads), number(c.mlp_size), c.blocks.size(),
-          kActivations[static_cast<int>(c.activation)], c.first_row_only ? ", first row" : "",
-          c.qk_norm.empty() ? "" : ", norm of queries and keys", c.has_rotary ? ", rotary" : "");
+  testing(
+      "%s: %s %s, batch %lld, %lld tokens, width %lld, %lld heads, MLP %lld, %zu blocks%s%s%s%s",
+      what, isa(), name(c.type), number(c.batch), number(c.tokens), number(c.width),
+      number(c.heads), number(c.mlp_size), c.blocks.size(),
+      kActivations[static_cast<int>(c.activation)], c.first_row_only ? ", first row" : "",
+      c.qk_norm.empty() ? "" : ", norm of queries and keys", c.has_rotary ? ", rotary" : "");
 }
 
 }  // namespace vit_test

@@ -44,8 +44,8 @@ EncoderCase make(Random& random, DType type, int64_t batch, int64_t tokens, int6
 EncoderCase make_modern(Random& random, DType type, int64_t batch, int64_t tokens, int64_t width,
                         int64_t heads, int64_t mlp_size, int64_t blocks, bool first_row_only,
                         int64_t prefix) {
-  EncoderCase result = {type,  batch,    tokens,              width,
-                        heads, mlp_size, Activation::kSwiglu, first_row_only};
+  EncoderCase result = {type,          batch, tokens, width, heads, mlp_size, Activation::kSwiglu,
+                        first_row_only};
   result.fill(random, blocks, 0);
   result.add_qk_norm(random);
   result.add_rotary(random, tokens - prefix);

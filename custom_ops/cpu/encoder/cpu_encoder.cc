@@ -220,12 +220,9 @@ class EncoderPhases {
 
   // What happens to the heads of the block, in rows of the first tokens of each image.
   HeadTransform heads(int64_t tokens) const {
-    return {problem_.heads,
-            problem_.width / problem_.heads,
-            tokens,
-            problem_.tokens - problem_.rotary_tokens,
-            problem_.epsilon,
-            problem_.qk_norm ? qk_norm_ : nullptr,
+    return {problem_.heads,   problem_.width / problem_.heads,
+            tokens,           problem_.tokens - problem_.rotary_tokens,
+            problem_.epsilon, problem_.qk_norm ? qk_norm_ : nullptr,
             problem_.rotary};
   }
 
@@ -298,8 +295,7 @@ class EncoderPhases {
     stream.from = stream.to;
     stream.stride = width;
     normalize(stream);
-    DenseProblem dense =
-        next_dense(stream.rows, width, fc1_columns(problem_.activation, mlp_size));
+    DenseProblem dense = next_dense(stream.rows, width, fc1_columns(problem_.activation, mlp_size));
     dense.input = buffers_.normal;
     dense.input_stride = buffers_.normal_stride;
     dense.output = buffers_.hidden;

@@ -17,8 +17,8 @@ enum class Epilogue : int {
   kResidual,  // output = residual + sum + bias, in float
 };
 
-// What happens to each head of queries and keys before attention: LayerNorm with scale and bias, and
-// then rotary positions (Su et al., 2021), with n = head_size / 2:
+// What happens to each head of queries and keys before attention: LayerNorm with scale and bias,
+// and then rotary positions (Su et al., 2021), with n = head_size / 2:
 //
 //   x'[i] = x[i] cos[i] - x[i + n] sin[i]
 //   x'[i + n] = x[i + n] cos[i] + x[i] sin[i]
@@ -29,7 +29,7 @@ struct HeadTransform {
   int64_t tokens;         // row i of the projection has token i % tokens
   int64_t first_rotated;  // the tokens before it keep their direction
   float epsilon;
-  const float* norm;    // [4, head_size]: scale, bias of queries; scale, bias of keys; null: none
+  const float* norm;  // [4, head_size]: scale, bias of queries; scale, bias of keys; null: none
   const float* rotary;  // [tokens - first_rotated, 2, head_size / 2]: cosines, sines; null: none
 };
 
@@ -41,7 +41,7 @@ struct DenseProblem {
   int64_t rows, depth, columns, first_panel;
   const void* weights;
   int64_t panel_size;  // elements from one panel to the next
-  const float* bias;   // [columns], or null
+  const float* bias;  // [columns], or null
   const void* input;  // [rows, depth]
   int64_t input_stride;  // elements between rows
   void* output;
