@@ -203,7 +203,7 @@ def _fold(block, norm, kernel, bias):
 
 def _published_shapes(sizes, num_heads, activation, qk_norm):
     width, mlp_size = sizes
-    fc1_columns = layer_shapes(*sizes, activation)["fc1"][1]
+    fc1_columns = layer_shapes(width, mlp_size, activation)["fc1"][1]
     head = (num_heads, width // num_heads)
     norms = [f"LayerNorm_{i}/{part}" for i in (0, 2) for part in ("scale", "bias")]
     shapes: dict[str, tuple[int, ...]] = dict.fromkeys(norms, (width,))
