@@ -22,13 +22,13 @@ def rotary_table(grid, size, base):
         base: the period that would follow the last one.
 
     Returns:
-        float32 `[2, P, d / 2]`: cosines, sines; the angles of the row are the first half.
+        float32 `[P, 2, d / 2]`: cosines, then sines; the angles of the row are the first half.
     """
     periods = base ** (np.arange(size // 4) / (size // 4))
     centers = [(np.arange(sides) + 0.5) / sides * 2 - 1 for sides in grid]
     at = np.stack(np.meshgrid(*centers, indexing="ij"), axis=-1).reshape(-1, 2, 1)
     angles = (2 * math.pi * at / periods).reshape(-1, size // 2)
-    return np.stack([np.cos(angles), np.sin(angles)]).astype(np.float32)
+    return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
 
 
 def rotate(x, table):
@@ -41,8 +41,8 @@ def rotate(x, table):
     Returns:
         A tensor of the same shape and dtype.
     """
-    cosines, sines = (tf.constant(part, x.dtype) for part in table)
-    before = [[tf.shape(x)[1] - table.shape[1], 0], [0, 0]]
+    cosines, sines = (tf.constant(table[:, part], x.dtype) for part in (0, 1))
+    before = [[tf.shape(x)[1] - len(table), 0], [0, 0]]
     cosines = tf.pad(tf.concat([cosines, cosines], axis=-1), before, constant_values=1)
     sines = tf.pad(tf.concat([-sines, sines], axis=-1), before)
     shape = [-1, *[1] * (len(x.shape) - 3), x.shape[-1]]

@@ -11,6 +11,7 @@ import custom_ops
 from custom_ops import encoder_reference
 from custom_ops import model as model_op
 from vit_tf.images.value_range import OFFSET, SCALE
+from vit_tf.layers.rotary import rotary_table
 from vit_tf.models.head import TokenClassifier
 from vit_tf.models.image_model import ServingStages
 from vit_tf.models.inputs import check_images
@@ -84,6 +85,11 @@ class PackedModel(TokenClassifier):
             tables = [constant(layer.table, "float32") for layer in model.position_layers()]
             self._tables = [tables[i % len(tables)] for i in range(len(model.blocks))]
             counts = [1] * len(model.blocks)
+        self._rotary = None
+        if config.rotary:
+            *grid, base = config.rotary
+            table = rotary_table(grid, config.hidden_size // config.heads, base)
+            self._rotary = constant(table, "float32")
         blocks = iter(blocks)
         self._plans = [
             custom_ops.pack_encoder(
@@ -108,6 +114,7 @@ class PackedModel(TokenClassifier):
                 self._first_table,
                 (self.norm.gamma.value, self.norm.beta.value),
                 head,
+                self._rotary,
             )
 
     @property
@@ -136,6 +143,7 @@ class PackedModel(TokenClassifier):
     @property
     def arrays(self):
         found = [self._kernel, self._bias, self._prefix, self._first_table, *self._tables]
+        found.append(self._rotary)
         for plan in self._plans:
             found += [*plan.weights, *plan.biases]
         if self._model_plan is not None:
@@ -225,16 +233,16 @@ class PackedModel(TokenClassifier):
             tokens = tokens if table is None else tokens + table
             for weights, biases in zip(plan.weights, plan.biases, strict=True):
                 block = dataclasses.replace(plan, weights=(weights,), biases=(biases,))
-                tokens = custom_ops.encoder(
-                    tokens, block, implementation=self.config.implementation
-                )
+                tokens = self._run(tokens, block)
                 yield tokens
 
     def run_last_block(self, tokens):
         """See `VisionTransformer.run_last_block`."""
         plan = self._plans[-1]
         last = len(plan.weights) - 1
-        return encoder_reference.run_block(tokens, plan, last, attention=custom_ops.attention)
+        return encoder_reference.run_block(
+            tokens, plan, last, attention=custom_ops.attention, rotary=self._rotary
+        )
 
     def first_kernel(self):
         """See `ImageModel.first_kernel`."""
@@ -282,20 +290,28 @@ class PackedModel(TokenClassifier):
             tokens = tokens if table is None else tokens + table
             for index in range(len(plan.weights)):
                 yield tokens
-                tokens = encoder_reference.run_block(tokens, plan, index, attention=attention)
+                tokens = encoder_reference.run_block(
+                    tokens, plan, index, attention=attention, rotary=self._rotary
+                )
         yield tokens
 
     def _encoded(self, tokens):
         """The tokens behind all blocks and the final norm; `[B, 1, D]` for the token classifier."""
         last = len(self._plans) - 1
         for index, (plan, table) in enumerate(zip(self._plans, self._tables, strict=True)):
-            tokens = custom_ops.encoder(
-                tokens if table is None else tokens + table,
-                plan,
-                first_row_only=index == last and self.config.classifier == "token",
-                implementation=self.config.implementation,
-            )
+            tokens = tokens if table is None else tokens + table
+            tokens = self._run(tokens, plan, index == last and self.config.classifier == "token")
         return self.norm(tokens)
+
+    def _run(self, tokens, plan, first_row_only=False):
+        """The tokens behind the blocks of a plan."""
+        return custom_ops.encoder(
+            tokens,
+            plan,
+            rotary=self._rotary,
+            first_row_only=first_row_only,
+            implementation=self.config.implementation,
+        )
 
 
 def _copied(layer, input_shape, dtype=None):

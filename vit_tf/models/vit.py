@@ -341,12 +341,6 @@ class VisionTransformer(TokenClassifier, ImageModel):
             return "axial attention is not covered"
         if self.config.position_embedding == "relative":
             return "relative positions are not covered"
-        if self.config.rotary:
-            return "rotary positions are not covered"
-        if self.config.qk_norm:
-            return "normalized queries and keys are not covered"
-        if self.config.activation == "swiglu":
-            return "the activation swiglu is not covered"
         return None
 
     def features(self, images, training=False):

@@ -26,6 +26,9 @@ FORMS = {
     "every layer, one block": {"position_injection": "every_layer", "layers": 1},
     "every layer shared": {"position_injection": "every_layer_shared"},
     "layer scale": {"layer_scale": 0.1},
+    "swiglu": {"activation": "swiglu", "qk_norm": True, "position_injection": "every_layer"},
+    "rotary": {"position_embedding": "rotary_2d", "key_bias": False, "register_tokens": 2}
+    | {"activation": "swiglu", "layer_scale": 0.1, "qk_norm": True},
     "registers": {"register_tokens": 2},
     "registers gap": {"register_tokens": 3, "classifier": "gap", "representation_size": 7},
     "registers unpooled": {"register_tokens": 1, "classifier": "unpooled"},

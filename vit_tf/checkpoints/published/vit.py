@@ -34,6 +34,8 @@ SCALED_LAYERS = {
     "LayerScale_0/scale": "MultiHeadDotProductAttention_1/out",
     "LayerScale_1/scale": "MlpBlock_3/Dense_1",
 }
+# The gate of an MLP, in no published file, and the layer that it multiplies; in a block.
+GATE, GATED = "MlpBlock_3/Gate_0", "MlpBlock_3/Dense_0"
 # Name in newer files, written with Flax's Linen interface -> canonical name, within a block.
 _LINEN_NAMES = {
     "LayerNorm_1": "LayerNorm_2",
