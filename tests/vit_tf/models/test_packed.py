@@ -61,9 +61,7 @@ def check_equations(form):
         images,
         config.heads,
         config.classifier,
-        epsilon=config.layer_norm_epsilon,
-        gelu={"gelu_tanh": numpy_vit.gelu_tanh, "gelu_erf": numpy_vit.gelu_erf}[config.activation],
-        injection=config.position_injection,
+        **numpy_vit.options_of(config),
     )
     as_floats = np.float32(images) / 127.5 - 1
     for precision, tolerance in (("float32", 1e-5), ("bfloat16", 5e-2)):
