@@ -13,9 +13,7 @@ from pipelines.deduplication.pairs import Searcher
 from pipelines.evaluation.evaluation_step import EvaluationData
 from pipelines.evaluation.features import FeatureExtractor
 from pipelines.evaluation.few_shot import few_shot_grid
-from pipelines.runs.workdir import Workdir
 from pipelines.stored_models import model_source
-from tests.pipelines.process import run_here
 from tests.pipelines.tiny import one_device
 
 pytestmark = [pytest.mark.heavy("trained")]
@@ -86,50 +84,3 @@ def test_near_duplicates(folder, untrained, tmp_path):
         print(f"{path}: {found[-1][0]} of {len(copies)} copies, {found[-1][1]} other pairs")
     (copies_found, others_found), (_, of_untrained) = found
     assert copies_found >= 0.75 * len(copies) and 4 * others_found <= of_untrained
-
-
-SETTINGS = {
-    "model.image_size": 56,
-    "train.steps": 100,
-    "train.batch_size": 8,
-    "train.log_every": 10,
-    "train.eval_every": 100,
-    "train.checkpoint_every": 0,
-    "data.name": "shapes/class",
-    "data.train_split": "train[:1600]",
-    "data.eval_split": "test[:100]",
-    "optimizer.name": "adamw",
-    "optimizer.learning_rate": 2e-4,
-    "optimizer.weight_decay": 0.05,
-    "schedule.warmup_steps": 10,
-}
-
-
-def test_the_first_steps_of_fine_tuning(folder, loaded, tmp_path, monkeypatch, capsys):
-    """100 steps from the trained weights and from random ones: the curves of the accuracy."""
-    curves = []
-    config = loaded.model.config
-    scratch = {name: getattr(config, name) for name in ("hidden_size", "mlp_size", "heads")}
-    scratch |= {"layers": config.layers, "patch_size": 14, "activation": "gelu_erf"}
-    scratch |= {"layer_scale": config.layer_scale, "classifier": "token"}
-    starts = {
-        "finetune": [f"--init_from={folder}"],
-        "pretrain": [f"--set=model.{name}={value}" for name, value in scratch.items()],
-    }
-    for name, flags in starts.items():
-        flags += [f"--set={field}={value}" for field, value in SETTINGS.items()]
-        result = run_here(
-            name,
-            f"--workdir={tmp_path / name}",
-            *flags,
-            monkeypatch=monkeypatch,
-            capsys=capsys,
-            cwd=tmp_path,
-        )
-        assert result.returncode == 0, result.stderr
-        lines = Workdir(tmp_path / name).read_metrics()
-        losses = [line["loss"] for line in lines if "loss" in line]
-        curves.append((losses, [x["eval_accuracy"] for x in lines if "eval_accuracy" in x]))
-        print(name, [f"{x:.2f}" for x in losses], curves[-1][1])
-    (losses, accuracies), (own_losses, own_accuracies) = curves
-    assert losses[-1] < own_losses[-1] - 0.1 and accuracies[-1] > own_accuracies[-1] + 0.1
