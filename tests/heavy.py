@@ -134,7 +134,7 @@ GROUPS = {
     # A trained backbone beside ONNX Runtime: files, exports, inspection, uses. Downloads 90 MB.
     "trained": (
         *("tests/peers/conftest", "tests/peers/test_trained", "tests/peers/trained"),
-        *("vit_tf/checkpoints/safetensors/", "vit_tf/loaded.py", "vit_tf/models/image_features.py"),
+        *("vit_tf/checkpoints/safetensors/", "vit_tf/models/image_features.py"),
     ),
     # What TensorBoard shows of every kind of model.
     "reports": _room("pipelines/reports", "vit_tf/analysis/"),

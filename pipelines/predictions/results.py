@@ -52,7 +52,10 @@ def find_classifier(path, weights="final", label_file=None, opening=AS_TRAINED):
         return source.open_classifier()
     model, preprocessing, classes = source.open_model(opening)
     if model.head is None:
-        raise UserError(f"{source.name} has no head (num_classes=0), so it predicts no classes.")
+        raise UserError(
+            f"{source.name} has no head (num_classes=0), so it predicts no classes. predict "
+            "--embed FILE.npy writes its features."
+        )
     classify = make_signatures(model, preprocessing, classes)[SIGNATURE]
     return classify, list(classes.names(model.config.num_classes))
 

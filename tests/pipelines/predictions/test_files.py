@@ -360,7 +360,8 @@ class Embed(Classify):
 
 def write_table(path, embed=None, shards=1):
     model = Embedder(embed or Embed(), 3)
-    return files.write(Output(str(path), shards), source(), model, batch_size=8)
+    output = Output(str(path), shards, flag="--embed")
+    return files.write(output, source(), model, batch_size=8)
 
 
 def test_a_parquet_file_has_the_rows_of_an_array(tmp_path):
@@ -413,10 +414,13 @@ def test_an_interrupted_parquet_file_has_the_same_bytes(tmp_path, monkeypatch, s
 
 
 def test_a_parquet_file_at_a_url_and_without_its_package(tmp_path, monkeypatch):
+    # Shards, since ram:// takes e.parquet for a folder as long as there is e.parquet.partial.
     url = "ram://predictions/table/e.parquet"
-    write_table(url)
-    write_table(tmp_path / "e.parquet")
-    assert b"".join(storage.chunks(url)) == (tmp_path / "e.parquet").read_bytes()
+    write_table(url, shards=2)
+    write_table(tmp_path / "e.parquet", shards=2)
+    for path in Output(url, 2).paths:
+        local = tmp_path / os.path.basename(path)
+        assert b"".join(storage.chunks(path)) == local.read_bytes()
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"new.parquet needs pyarrow.*pip install.*\.npy"):
         Output(str(tmp_path / "new.parquet"), flag="--embed").check()
