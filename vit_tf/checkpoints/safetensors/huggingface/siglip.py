@@ -47,9 +47,10 @@ def recognizes(names) -> bool:
 def read(path, shapes, folder, own_grid) -> ReadRules:
     """Plans how to read a file; see `vit.read`."""
     notes, settings = [], read_json_object(os.path.join(folder, "config.json"))
-    if settings and settings.text("model_type", _MODEL_TYPES[0]) not in _MODEL_TYPES:
+    kind = settings.text("model_type") if settings else None
+    if settings and kind and kind not in _MODEL_TYPES:
         expected = " or ".join(map(repr, _MODEL_TYPES))
-        if settings.text("model_type").startswith("siglip2"):
+        if kind.startswith("siglip2"):
             expected += "; models for images of any size (NaFlex) are not read"
         raise settings.unsupported("model_type", expected)
     if settings and "vision_config" in settings:
