@@ -1,13 +1,12 @@
 """Low-rank adapters (LoRA): which layers of a Vision Transformer have one, and of which rank."""
 
-import dataclasses
+from typing import NamedTuple
 
 # Dense layers of an encoder block that can have an adapter; "mlp" means all in the MLP.
 TARGETS = ("qkv", "projection", "mlp")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Lora:
+class Lora(NamedTuple):
     """Adapters of rank r: W becomes W + (alpha / r) A B (Hu et al., 2021, arXiv:2106.09685, 4.1).
 
     Attributes:
