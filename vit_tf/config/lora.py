@@ -21,14 +21,9 @@ class Lora(NamedTuple):
     targets: tuple[str, ...] = ("qkv", "projection")
     blocks: tuple[int, ...] = ()
 
-    @property
-    def scale(self) -> float:
-        """The factor of A B."""
-        return self.alpha / self.rank
-
     def layers(self, config) -> tuple[int, ...]:
         """The encoder layers of a `ViTConfig` that have adapters, in order."""
-        return tuple(sorted(self.blocks)) or tuple(range(config.layers))
+        return tuple(sorted(set(self.blocks))) or tuple(range(config.layers))
 
     def check(self, config):
         """Raises `ValueError` if a model with this configuration cannot have the adapters."""
