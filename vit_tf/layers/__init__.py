@@ -1,6 +1,7 @@
 """Keras layers of the Vision Transformer."""
 
 from vit_tf.layers.attention import MultiHeadAttention
+from vit_tf.layers.attention_positions import RelativeLogits
 from vit_tf.layers.axial_resnet import AxialResidualUnit, PositionSensitiveAttention
 from vit_tf.layers.batch_norm import BatchNorm, BatchStatistics
 from vit_tf.layers.dropout import Dropout, RandomContext, StochasticDepth
@@ -32,7 +33,6 @@ from vit_tf.layers.related_work import (
     SqueezeExcite,
     StandAloneAttention,
 )
-from vit_tf.layers.relative_logits import RelativeLogits
 from vit_tf.layers.resnet import BottleneckUnit, PreActivationUnit, ResNetStem
 from vit_tf.layers.standardized_conv import StandardizedConv, StandardizedKernels
 

@@ -7,11 +7,10 @@ import tensorflow as tf
 
 import custom_ops
 from custom_ops import dispatch, reference
+from vit_tf.layers.attention_positions import RelativeLogits, rotary_table, rotate
 from vit_tf.layers.dropout import Dropout
 from vit_tf.layers.embeddings import in_dtype
 from vit_tf.layers.lora.dense import Dense
-from vit_tf.layers.relative_logits import RelativeLogits
-from vit_tf.layers.rotary import rotary_table, rotate
 
 
 def projections(width, dtype, bias=True):

@@ -11,7 +11,7 @@ import custom_ops
 from custom_ops import encoder_reference
 from custom_ops import model as model_op
 from vit_tf.images.value_range import OFFSET, SCALE
-from vit_tf.layers.rotary import rotary_table
+from vit_tf.layers.attention_positions import rotary_table
 from vit_tf.models.head import TokenClassifier
 from vit_tf.models.image_model import ServingStages
 from vit_tf.models.inputs import check_images

@@ -47,8 +47,8 @@ def recognizes(names) -> bool:
 def read(path, shapes, folder, own_grid) -> ReadRules:
     """Plans how to read a file; see `vit.read`."""
     notes, settings = [], read_json_object(os.path.join(folder, "config.json"))
-    kind = settings.text("model_type") if settings else None
-    if settings and kind and kind not in _MODEL_TYPES:
+    kind = (settings.text("model_type") if settings else None) or _MODEL_TYPES[0]
+    if settings and kind not in _MODEL_TYPES:
         expected = " or ".join(map(repr, _MODEL_TYPES))
         if kind.startswith("siglip2"):
             expected += "; models for images of any size (NaFlex) are not read"
