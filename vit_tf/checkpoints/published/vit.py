@@ -314,10 +314,11 @@ def _attention(layer, prefix, width, heads):
 def _joined(variable, keys, shape):
     """A variable whose last axis joins published arrays of one shape."""
     of_part = *variable.shape[:-1], variable.shape[-1] // len(keys)
+    shapes: dict[str, tuple[int, ...]] = dict.fromkeys(keys, shape)
     return Rule(
         variable.path,
         tuple(variable.shape),
-        dict.fromkeys(keys, shape),
+        shapes,
         to_arrays=lambda value: [
             part.reshape(shape) for part in np.split(value, len(keys), axis=-1)
         ],
