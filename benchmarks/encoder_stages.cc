@@ -104,15 +104,17 @@ class Model {
         input_(random_numbers(vit::DType::kFloat32, sizes.batch * sizes.tokens * sizes.width, 1)),
         out_(new_memory(sizes.batch * sizes.tokens * sizes.width * 4)) {
     const int64_t width = problem.width, mlp_size = problem.mlp_size;
-    const int64_t count = vit::encoder_weights_size(problem.type, width, mlp_size);
     problem.activation = vit::Activation::kGeluTanh;
+    const int64_t count =
+        vit::encoder_weights_size(problem.type, width, mlp_size, problem.activation);
     problem.epsilon = 1e-6f;
     // After LayerNorm, so that queries, keys and values have a variance of 1.
     const double deviation = 1 / sqrt(static_cast<double>(width));
     for (int64_t i = 0; i < problem.blocks; ++i) {
       weights_.push_back(random_numbers(problem.type, count, deviation));
       biases_.push_back(
-          random_numbers(vit::DType::kFloat32, vit::encoder_biases_size(width, mlp_size), 0.1));
+          random_numbers(vit::DType::kFloat32,
+                         vit::encoder_biases_size(width, mlp_size, problem.activation), 0.1));
       blocks_.push_back(
           {weights_.back().get(), reinterpret_cast<const float*>(biases_.back().get())});
     }

@@ -10,7 +10,7 @@ from custom_ops.arguments import positive_int
 
 LAYOUT = 1  # The version of the packed layout, see `custom_ops.packing`.
 PRECISIONS = ("float32", "bfloat16")
-ACTIVATIONS = ("gelu_tanh", "gelu_erf")
+ACTIVATIONS = ("gelu_tanh", "gelu_erf", "swiglu")
 
 NO_GRADIENT = (
     "custom_ops.encoder is for inference and has no gradient. Train the layers that the weights "
@@ -29,14 +29,16 @@ class EncoderPlan:
     Attributes:
         weights: tuple of L variables (or tensors) `[n]` in the dtype of `precision`; the layout is
             documented in `custom_ops.packing`.
-        biases: tuple of L variables (or tensors) `[5 D + M]` float32.
+        biases: tuple of L variables (or tensors) `[5 D + M]` float32; `M` more for "swiglu",
+            `4 D / H` more with `qk_norm`.
         num_heads: number of heads.
         width: width `D` of the tokens.
-        mlp_size: width `M` of the MLP.
+        mlp_size: width `M` of the hidden activations of the MLP.
         precision: "float32" or "bfloat16", the dtype of the weights; see `encoder`.
-        activation: "gelu_tanh" or "gelu_erf".
-        epsilon: of both LayerNorms.
+        activation: "gelu_tanh", "gelu_erf" or "swiglu".
+        epsilon: of all LayerNorms.
         layout: version of the packed layout.
+        qk_norm: whether the queries and keys of each head are normalized.
 
     Raises:
         ValueError: if the fields do not fit each other; the message names the value.
@@ -51,6 +53,7 @@ class EncoderPlan:
     activation: str = "gelu_tanh"
     epsilon: float = 1e-6
     layout: int = LAYOUT
+    qk_norm: bool = False
 
     def __post_init__(self):
         from custom_ops import packing
@@ -72,11 +75,20 @@ class EncoderPlan:
                 "An encoder needs weights and biases for each of at least one block. Received: "
                 f"{len(self.weights)} weights and {len(self.biases)} biases."
             )
+        if self.qk_norm not in (True, False):
+            raise ValueError(f"qk_norm={self.qk_norm!r} must be True or False.")
         sizes = self.width, self.mlp_size
+        norm_size = packing.qk_norm_size(self.head_size) if self.qk_norm else 0
+        biases_size = packing.biases_size(*sizes, self.activation, norm_size)
         for i, (weights, biases) in enumerate(zip(self.weights, self.biases, strict=True)):
-            expected = packing.weights_size(*sizes, self.precision)
+            expected = packing.weights_size(*sizes, self.precision, self.activation)
             self._check_array(f"weights[{i}]", weights, self.precision, expected)
-            self._check_array(f"biases[{i}]", biases, "float32", packing.biases_size(*sizes))
+            self._check_array(f"biases[{i}]", biases, "float32", biases_size)
+
+    @property
+    def head_size(self):
+        """Width `D / H` of a head."""
+        return self.width // self.num_heads
 
     def _check_array(self, name, array, dtype, size):
         import tensorflow as tf
@@ -94,7 +106,8 @@ class EncoderPlan:
         if tuple(array.shape) != (size,):
             raise ValueError(
                 f"{name} has shape {tuple(array.shape)}, but it must be ({size},) for "
-                f"width={self.width}, mlp_size={self.mlp_size} and precision={self.precision!r}. "
+                f"width={self.width}, mlp_size={self.mlp_size}, activation={self.activation!r}, "
+                f"qk_norm={self.qk_norm} and precision={self.precision!r}. "
                 "It is truncated, or packed for another encoder: use custom_ops.pack_encoder."
             )
 
@@ -107,11 +120,14 @@ def pack_encoder(blocks, num_heads, precision="float32", activation="gelu_tanh",
             `Transformer/encoderblock_<i>/` (docs/paper.md B.2), `LayerNorm_0/scale` and so on, to
             arrays or tensors of floats. An iterator is read block by block, so that the blocks need
             not be in memory all together.
+            `key/bias` may be missing, for zeros; `query_ln` and `key_ln` of the attention, each
+            `scale` and `bias` `[D / H]`, normalize the queries and keys of each head.
         num_heads: number of heads `H`.
         precision: "float32", or "bfloat16" for half the memory and faster products. "int8" is not
             supported.
-        activation: "gelu_tanh" or "gelu_erf".
-        epsilon: of both LayerNorms.
+        activation: "gelu_tanh", "gelu_erf", or "swiglu" for `silu(gate) * up`: `Dense_0` of the MLP
+            is gate | up, `[D, 2 M]`, and `Dense_1` `[M, D]`.
+        epsilon: of all LayerNorms.
 
     Returns:
         `EncoderPlan`, with variables that are not trainable.
@@ -128,7 +144,7 @@ def pack_encoder(blocks, num_heads, precision="float32", activation="gelu_tanh",
     _check_options(precision, activation, epsilon)
     num_heads = positive_int(num_heads, "num_heads")
     dtype = np.dtype(tf.as_dtype(precision).as_numpy_dtype)
-    sizes = None
+    sizes, qk_norm = None, False
     weights, biases = [], []
     for i, block in enumerate(blocks):
         name = f"blocks[{i}]"
@@ -139,9 +155,10 @@ def pack_encoder(blocks, num_heads, precision="float32", activation="gelu_tanh",
             )
         block = {key: np.asarray(array) for key, array in block.items()}
         if sizes is None:
-            sizes = packing.block_sizes(block, name)
+            sizes = packing.block_sizes(block, name, activation)
             _check_heads(sizes[0], num_heads)
-        arrays = packing.pack_block(block, sizes, num_heads, dtype, name)
+            qk_norm = packing.has_qk_norm(block)
+        arrays = packing.pack_block(block, sizes, num_heads, dtype, name, activation, qk_norm)
         for kind, array, variables in zip(
             ("weights", "biases"), arrays, (weights, biases), strict=True
         ):
@@ -157,21 +174,26 @@ def pack_encoder(blocks, num_heads, precision="float32", activation="gelu_tanh",
         precision=precision,
         activation=activation,
         epsilon=epsilon,
+        qk_norm=qk_norm,
     )
 
 
-def encoder(tokens, plan, *, first_row_only=False, implementation=None):
+def encoder(tokens, plan, *, rotary=None, first_row_only=False, implementation=None):
     """Runs a stack of encoder blocks over packed weights, for inference (docs/paper.md A.4).
 
     `x + attention(norm(x))`, then `x + mlp(norm(x))`, for every block, without dropout and without
     the final LayerNorm. With precision "bfloat16" the weights are bfloat16. Where products of
     bfloat16 are fast (AVX-512 BF16, AMX; even widths) their other factors are rounded to bfloat16
-    too, as the reference does; elsewhere they stay float32. Sums, biases, LayerNorm, GELU and the
-    tokens that go from block to block are float32 everywhere.
+    too, as the reference does; elsewhere they stay float32. Sums, biases, LayerNorm, rotary
+    positions, activations of the MLP and the tokens between blocks are float32 everywhere.
 
     Args:
         tokens: `[B, N, D]` float32.
         plan: `EncoderPlan`, see `pack_encoder`.
+        rotary: rotary positions of the last `P` tokens, the same in all blocks: `[P, 2, d / 2]`
+            float32, the cosines and then the sines of the angles, with the even size `d = D / H` of
+            a head. Element i of each query and key is turned with element `i + d / 2`. The first
+            `N - P` tokens keep their direction. None: no token is turned.
         first_row_only: whether to return only row 0, the class token, which spares most work of
             the last block.
         implementation: "auto", "compiled" or "reference"; None is "auto". See
@@ -195,19 +217,25 @@ def encoder(tokens, plan, *, first_row_only=False, implementation=None):
         raise ValueError(f"first_row_only={first_row_only!r} must be True or False.")
     tokens = tf.convert_to_tensor(tokens)
     _check_tokens(tokens, plan, first_row_only)
+    if rotary is not None:
+        rotary = tf.convert_to_tensor(rotary)
+        _check_rotary(rotary, tokens, plan)
     if ops is None:
         from custom_ops import encoder_reference
 
-        out = encoder_reference.encoder(tokens, plan, first_row_only)
+        out = encoder_reference.encoder(tokens, plan, first_row_only, rotary)
     else:
-        out = ops.vit_encoder(
+        op = ops.vit_encoder if rotary is None else ops.vit_rotary_encoder
+        out = op(
             tokens,
             list(plan.weights),
             list(plan.biases),
+            *([] if rotary is None else [rotary]),
             num_heads=plan.num_heads,
             mlp_size=plan.mlp_size,
             activation=plan.activation,
             epsilon=plan.epsilon,
+            qk_norm=plan.qk_norm,
             first_row_only=bool(first_row_only),
             layout=plan.layout,
         )
@@ -220,7 +248,9 @@ def _check_options(precision, activation, epsilon):
     if precision not in PRECISIONS:
         raise ValueError(f'precision={precision!r} is unknown. Use "float32" or "bfloat16".')
     if activation not in ACTIVATIONS:
-        raise ValueError(f'activation={activation!r} is unknown. Use "gelu_tanh" or "gelu_erf".')
+        raise ValueError(
+            f'activation={activation!r} is unknown. Use "gelu_tanh", "gelu_erf" or "swiglu".'
+        )
     # The kernels read it as float32. The stubs give numbers.Real no comparison with float.
     in_range = isinstance(epsilon, numbers.Real) and 2.0**-126 <= epsilon <= 1  # pyright: ignore[reportOperatorIssue]
     if not in_range:
@@ -250,3 +280,25 @@ def _check_tokens(tokens, plan, first_row_only):
         )
     if first_row_only and tokens.shape[1] == 0:
         raise ValueError(f"tokens have shape {tokens.shape}: first_row_only=True needs a row.")
+
+
+def _check_rotary(rotary, tokens, plan):
+    if plan.head_size % 2:
+        raise ValueError(
+            f"rotary turns pairs of elements, but heads have {plan.head_size} elements. Pass "
+            "rotary=None, or weights of heads of an even size."
+        )
+    expected = (2, plan.head_size // 2)
+    if rotary.dtype != "float32":
+        raise ValueError(f"rotary has dtype {rotary.dtype.name}. Cast it to float32.")
+    if rotary.shape.rank != 3 or not rotary.shape[1:].is_compatible_with(expected):
+        raise ValueError(
+            f"rotary has shape {rotary.shape}, but it must be [P, 2, d / 2] = (P, {expected[0]}, "
+            f"{expected[1]}): the cosines and the sines of the angles of each patch."
+        )
+    rows, count = rotary.shape[0], tokens.shape[1]
+    if rows is not None and count is not None and rows > count:
+        raise ValueError(
+            f"rotary has {rows} rows, one for each of the last tokens, but there are {count} "
+            "tokens."
+        )

@@ -31,6 +31,8 @@ OPS = (
     "vit_patch_embed_images_grad",
     "vit_patch_embed_kernel_grad",
     "vit_patch_embed_tables_grad",
+    "vit_rotary_encoder",
+    "vit_rotary_model",
 )
 
 

@@ -27,6 +27,8 @@ class ModelPlan:
         position: variable `[T + N, D]` float32, or None.
         norm: variables `[D]` float32: scale and bias of the final LayerNorm.
         head: the packed kernel and the bias of the classifier, float32; None without one.
+        rotary: variable or tensor `[N, 2, d / 2]` float32, rotary positions of the patches; None
+            without them. See `custom_ops.encoder`.
     """
 
     encoder: EncoderPlan
@@ -37,6 +39,7 @@ class ModelPlan:
     position: Any
     norm: tuple[Any, Any]
     head: tuple[Any, Any] | None
+    rotary: Any = None
 
     @property
     def packed(self):
@@ -44,7 +47,7 @@ class ModelPlan:
         return [self.kernel, *(self.head or ())[:1]]
 
 
-def pack_model(encoder, kernel, bias, prefix, position, norm, head):
+def pack_model(encoder, kernel, bias, prefix, position, norm, head, rotary=None):
     """Packs the kernels around the blocks of a model.
 
     Args:
@@ -52,6 +55,7 @@ def pack_model(encoder, kernel, bias, prefix, position, norm, head):
         kernel: of the patch embedding, `[P, P, C, D]`.
         bias, prefix, position, norm: the variables of `ModelPlan`.
         head: kernel `[D, K]` and the variable of the bias, `[K]` float32, or None.
+        rotary: of `ModelPlan`, or None.
 
     Returns:
         `ModelPlan`. The packed kernels are new variables, which are not trainable.
@@ -76,6 +80,7 @@ def pack_model(encoder, kernel, bias, prefix, position, norm, head):
         position,
         norm,
         None if head is None else (packed(np.asarray(head[0]), "float32", "head"), head[1]),
+        rotary,
     )
 
 
@@ -112,7 +117,8 @@ def model(images, scale, offset, plan, *, pooling, has_head, implementation=None
     if images.dtype == tf.float64:
         images = tf.cast(images, tf.float32)
     head = plan.head if has_head else None
-    out = ops.vit_model(
+    op = ops.vit_model if plan.rotary is None else ops.vit_rotary_model
+    out = op(
         images,
         plan.kernel,
         plan.bias,
@@ -123,11 +129,13 @@ def model(images, scale, offset, plan, *, pooling, has_head, implementation=None
         *plan.norm,
         [] if head is None else [head[0]],
         [] if head is None else [head[1]],
+        *([] if plan.rotary is None else [plan.rotary]),
         patch_size=plan.patch_size,
         num_heads=encoder.num_heads,
         mlp_size=encoder.mlp_size,
         activation=encoder.activation,
         epsilon=encoder.epsilon,
+        qk_norm=encoder.qk_norm,
         pooling=pooling,
         scale=exact_floats(scale),
         offset=exact_floats(offset),

@@ -4,7 +4,9 @@ One layout serves all instruction sets. With `k = 1` for float32 and `k = 2` for
 layer `[K, N]` is stored as panels `[ceil(N / 64)][ceil(K / k)][64][k]`, zero padded: column `n` of
 panel `p` is column `64 p + n`, and rows `k j .. k j + k - 1` lie side by side. The weights of a
 block are its layers one after another, in the order of `layer_shapes`; its biases are float32 and
-not padded.
+not padded. A panel of fc1 of a SwiGLU MLP has 32 columns of the gate and then the 32 columns that
+they multiply. The scale and bias of the norm of queries and those of keys, if a block has one,
+follow the biases.
 
 The scale and bias of a LayerNorm are folded into the dense layer behind it, in float64:
 `diag(scale) W` and `b + bias W`. So an encoder of packed weights only normalizes.
@@ -20,17 +22,21 @@ ROWS_TOGETHER = {"float32": 1, "bfloat16": 2}
 
 _ATTENTION = "MultiHeadDotProductAttention_1"
 _MLP = "MlpBlock_3"
+_QK_NORM = tuple(
+    f"{_ATTENTION}/{norm}/{part}" for norm in ("query_ln", "key_ln") for part in ("scale", "bias")
+)
+_KEY_BIAS = f"{_ATTENTION}/key/bias"
 
 
-def layer_shapes(width, mlp_size):
+def layer_shapes(width, mlp_size, activation="gelu_tanh"):
     """Returns a dict from layer to its shape `(K, N)`, in the order of the packed arrays.
 
-    The columns of qkv are q | k | v, each `[H, d]`.
+    The columns of qkv are q | k | v, each `[H, d]`; those of fc1 are gate | up for "swiglu".
     """
     return {
         "qkv": (width, 3 * width),
         "out": (width, width),
-        "fc1": (width, mlp_size),
+        "fc1": (width, 2 * mlp_size if activation == "swiglu" else mlp_size),
         "fc2": (mlp_size, width),
     }
 
@@ -42,26 +48,39 @@ def panels_shape(shape, precision):
     return (-(-columns // PANEL_COLUMNS), -(-rows // together), PANEL_COLUMNS, together)
 
 
-def weights_size(width, mlp_size, precision):
+def weights_size(width, mlp_size, precision, activation="gelu_tanh"):
     """Returns the number of elements of the packed weights of a block."""
-    layers = layer_shapes(width, mlp_size).values()
+    layers = layer_shapes(width, mlp_size, activation).values()
     return sum(int(np.prod(panels_shape(shape, precision))) for shape in layers)
 
 
-def biases_size(width, mlp_size):
-    """Returns the number of elements of the biases of a block."""
-    return sum(columns for _, columns in layer_shapes(width, mlp_size).values())
+def biases_size(width, mlp_size, activation="gelu_tanh", norm_size=0):
+    """Returns the number of elements of the biases of a block; see `qk_norm_size`."""
+    layers = layer_shapes(width, mlp_size, activation).values()
+    return sum(columns for _, columns in layers) + norm_size
 
 
-def block_sizes(block, name):
+def qk_norm_size(head_size):
+    """Returns the number of elements of the scales and biases of a norm of queries and keys."""
+    return len(_QK_NORM) * head_size
+
+
+def has_qk_norm(block):
+    """Whether a block normalizes the queries and keys of each head."""
+    return not set(_QK_NORM).isdisjoint(block)
+
+
+def block_sizes(block, name, activation="gelu_tanh"):
     """Returns `(D, M)` of a block.
 
     Args:
         block: dict of NumPy arrays, see `pack_block`.
         name: of the block, for messages.
+        activation: of the MLP; with "swiglu" the first layer has `2 M` outputs.
 
     Raises:
-        ValueError: if one of the two arrays that say it is missing or has another rank.
+        ValueError: if one of the two arrays that say it is missing or has another rank, or the
+            layer of "swiglu" an odd number of outputs.
     """
     sizes = []
     for key, rank in (("LayerNorm_0/scale", 1), (f"{_MLP}/Dense_0/kernel", 2)):
@@ -72,19 +91,30 @@ def block_sizes(block, name):
                 "them 0."
             )
         sizes.append(shape[-1])
-    return tuple(sizes)
+    width, columns = sizes
+    if activation != "swiglu":
+        return width, columns
+    if columns % 2:
+        raise ValueError(
+            f"{name}: {_MLP}/Dense_0/kernel has {columns} columns, but with activation='swiglu' it "
+            "must have gate and up, of equal width. Pass the activation of the model."
+        )
+    return width, columns // 2
 
 
-def pack_block(block, sizes, num_heads, dtype, name):
+def pack_block(block, sizes, num_heads, dtype, name, activation="gelu_tanh", qk_norm=False):
     """Packs the arrays of one block.
 
     Args:
         block: dict from published key (docs/paper.md B.2), without
-            `Transformer/encoderblock_<i>/`, to NumPy array.
+            `Transformer/encoderblock_<i>/`, to NumPy array. The bias of keys may be
+            missing, for zeros.
         sizes: `(D, M)`.
         num_heads: number of heads `H`.
         dtype: NumPy dtype of the packed weights, float32 or bfloat16.
         name: of the block, for messages.
+        activation: of the MLP.
+        qk_norm: whether the block must have a norm of queries and keys.
 
     Returns:
         Weights, `[weights_size(...)]` of the dtype, and biases, `[biases_size(...)]` float32.
@@ -92,16 +122,34 @@ def pack_block(block, sizes, num_heads, dtype, name):
     Raises:
         ValueError: if an array is missing, unknown, of another shape or not of floats.
     """
-    _check_block(block, sizes, num_heads, name)
+    if _KEY_BIAS not in block:
+        block = block | {_KEY_BIAS: np.zeros((num_heads, sizes[0] // num_heads), np.float32)}
+    expected = _published_shapes(sizes, num_heads, activation, qk_norm)
+    _check_block(block, expected, sizes, num_heads, name)
     layers = _folded_layers(block)
-    packed = [pack_layer(layers[layer][0], dtype) for layer in layer_shapes(*sizes)]
-    biases = [layers[layer][1] for layer in layer_shapes(*sizes)]
+    packed, biases = [], []
+    for layer in layer_shapes(*sizes):
+        kernel, bias = layers[layer]
+        if layer == "fc1" and activation == "swiglu":
+            kernel = _interleaved(kernel)
+        packed.append(pack_layer(kernel, dtype))
+        biases.append(bias)
+    if qk_norm:
+        biases += [block[key] for key in _QK_NORM]
     return np.concatenate(packed), np.concatenate(biases).astype(np.float32)
 
 
-def _check_block(block, sizes, num_heads, name):
+def _interleaved(kernel):
+    """Gate and up `[K, 2 M]` in the order of their panels, padded with zeros."""
+    half = PANEL_COLUMNS // 2
+    rows, columns = kernel.shape
+    padded = np.zeros((rows, 2, -(-columns // PANEL_COLUMNS) * half), kernel.dtype)
+    padded[:, :, : columns // 2] = kernel.reshape(rows, 2, -1)
+    return padded.reshape(rows, 2, -1, half).transpose(0, 2, 1, 3).reshape(rows, -1)
+
+
+def _check_block(block, expected, sizes, num_heads, name):
     """Raises a ValueError if a block does not have exactly the published arrays."""
-    expected = _published_shapes(sizes, num_heads)
     for key, shape in expected.items():
         found = _shape(block, key, name)
         if found != shape:
@@ -153,19 +201,22 @@ def _fold(block, norm, kernel, bias):
     return scale[:, None] * kernel, bias + shift @ kernel
 
 
-def _published_shapes(sizes, num_heads):
+def _published_shapes(sizes, num_heads, activation, qk_norm):
     width, mlp_size = sizes
+    fc1_columns = layer_shapes(width, mlp_size, activation)["fc1"][1]
     head = (num_heads, width // num_heads)
     norms = [f"LayerNorm_{i}/{part}" for i in (0, 2) for part in ("scale", "bias")]
     shapes: dict[str, tuple[int, ...]] = dict.fromkeys(norms, (width,))
     for part in ("query", "key", "value"):
         shapes[f"{_ATTENTION}/{part}/kernel"] = (width, *head)
         shapes[f"{_ATTENTION}/{part}/bias"] = head
+    if qk_norm:
+        shapes |= dict.fromkeys(_QK_NORM, head[1:])
     return shapes | {
         f"{_ATTENTION}/out/kernel": (*head, width),
         f"{_ATTENTION}/out/bias": (width,),
-        f"{_MLP}/Dense_0/kernel": (width, mlp_size),
-        f"{_MLP}/Dense_0/bias": (mlp_size,),
+        f"{_MLP}/Dense_0/kernel": (width, fc1_columns),
+        f"{_MLP}/Dense_0/bias": (fc1_columns,),
         f"{_MLP}/Dense_1/kernel": (mlp_size, width),
         f"{_MLP}/Dense_1/bias": (width,),
     }

@@ -1,5 +1,6 @@
 """Classifies images or computes their embeddings; prints the results or writes them to files."""
 
+import dataclasses
 import functools
 import logging
 
@@ -17,7 +18,8 @@ others are answered: exit code 1.
 
 --output FILE.csv or FILE.jsonl has a row for each image, in stored order. The file appears when it
 is complete; until then, FILE.partial holds what is done, and the same command goes on with it.
---embed FILE.npy writes embeddings in the same way, and the ids of its rows to FILE.csv.
+--embed FILE.npy writes embeddings in the same way, and the ids of its rows to FILE.csv;
+--embed FILE.parquet writes one table of both.
 
 example: python -m pipelines.predict --model runs/pretrain-digits --json photo.jpg folder
 """
@@ -38,13 +40,20 @@ def define(values):
     flags.DEFINE_integer("top", 5, "Take this many classes.", lower_bound=1, **own)
     flags.DEFINE_integer("batch_size", 32, "Images in a batch.", lower_bound=1, **own)
     shared_flags.define_fused(values)
+    flags.DEFINE_string(
+        "adapter",
+        None,
+        "Merge this file into the model, the adapters.safetensors of a run with "
+        "optimizer.lora_rank; --model is the backbone that the run was started from.",
+        **own,
+    )
     shared_flags.define_json(values, "Print one JSON object per image.")
     shared_flags.define_output(values, "Path or URL of a .csv or .jsonl file to write.")
     flags.DEFINE_string(
         "embed",
         None,
-        "Path or URL of a .npy file to write: the embeddings, what the head reads, in place of "
-        "classes.",
+        "Path or URL of a .npy or .parquet file to write: the embeddings, what the head reads, in "
+        "place of classes.",
         **own,
     )
     flags.DEFINE_integer(
@@ -84,7 +93,7 @@ def main(values, arguments):
     reason = "a model predicts as it was trained"
     source = request.named_source(values, arguments, run, FIELDS, "classify", reason)
     taken = images.from_paths(arguments) if source is None else images.from_source(source)
-    opening = request.opening(values)
+    opening = dataclasses.replace(request.opening(values), adapters=values.adapter)
     if values.embed is None:
         about = (path, weights, values.labels, opening, values.top)
         open_model = functools.partial(results.open_classifier, *about)

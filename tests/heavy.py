@@ -131,6 +131,11 @@ GROUPS = {
         *(f"vit_tf/{x}.py" for x in ("cost", "create", "families", "features", "keras_file")),
         *(f"vit_tf/{x}.py" for x in ("packing", "preprocessing", "size_checks")),
     ),
+    # A trained backbone beside ONNX Runtime: files, exports, inspection, uses. Downloads 90 MB.
+    "trained": (
+        *("tests/peers/conftest", "tests/peers/test_trained", "tests/peers/trained"),
+        *("vit_tf/checkpoints/safetensors/", "vit_tf/models/image_features.py"),
+    ),
     # What TensorBoard shows of every kind of model.
     "reports": _room("pipelines/reports", "vit_tf/analysis/"),
     # Evaluation beyond `evaluate` itself: reports, few-shot accuracy, probes, other data sets.

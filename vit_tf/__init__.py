@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from vit_tf import analysis, config, cost, layers, models, weights
+    from vit_tf.adapters import load_adapters
     from vit_tf.classes import Classes
     from vit_tf.config import AxialResNetConfig, ResNetConfig, StemConfig, ViTConfig
     from vit_tf.create import create_model, list_models
@@ -40,6 +41,7 @@ __all__ = [
     "list_models",
     "list_weights",
     "load",
+    "load_adapters",
     "load_npz",
     "load_safetensors",
     "models",
@@ -69,6 +71,7 @@ _MODULES = {
     "list_models": "vit_tf.create",
     "list_weights": "vit_tf.pretrained.records",
     "load": "vit_tf.loaded",
+    "load_adapters": "vit_tf.adapters",
     "load_npz": "vit_tf.weights",
     "load_safetensors": "vit_tf.weights",
     "pack_model": "vit_tf.packing",

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from vit_tf.analysis import lora_cost
 from vit_tf.analysis.layer_costs import FLOAT32, Cost
 from vit_tf.config import ModelConfig
+from vit_tf.config.lora import Lora
 from vit_tf.config.variants import get_variant
 from vit_tf.families import family_of
 
@@ -57,12 +59,19 @@ def macs_by_part(model: Model) -> dict[str, int]:
     return {name: cost.macs for name, cost in _costs(model).items() if cost.macs}
 
 
-def training_macs(model: Model) -> int:
+def training_macs(model: Model, lora: Lora | None = None) -> int:
     """Multiply-accumulates of a training step for one image.
 
     The backward pass has twice the number of the forward pass. With `recompute="blocks"` it repeats
-    the blocks, except the second layer of each MLP, whose result no gradient reads.
+    the blocks, except the second layer of each MLP, whose result no gradient reads. With adapters
+    no gradients of frozen kernels are computed, and none below the first adapter.
+
+    Args:
+        model: a name, a configuration or a built model.
+        lora: its adapters; None: all weights are trained.
     """
+    if lora is not None:
+        return lora_cost.training_macs(_config_of(model), lora, _costs(model))
     total = _total(model)
     return 3 * total.macs + total.again
 
@@ -104,6 +113,7 @@ def state_bytes(
     optimizer: str = "adamw",
     ema: bool = False,
     momentum_dtype: str = "float32",
+    lora: Lora | None = None,
 ) -> dict[str, int]:
     """Memory that one replica's training takes for any batch (docs/paper.md L.1), by part.
 
@@ -117,6 +127,7 @@ def state_bytes(
         optimizer: "sgd" (with momentum) or "adamw".
         ema: whether an exponential moving average of the weights is kept.
         momentum_dtype: of sgd's velocity or adamw's mean of the gradients, "float32" or "bfloat16".
+        lora: adapters; then only they and the head are trained. None: all weights are.
 
     Returns:
         Bytes of "weights", "gradients", "optimizer" and, with `ema`, "average".
@@ -132,9 +143,17 @@ def state_bytes(
         raise ValueError(
             f"momentum_dtype must be float32 or bfloat16. Received: {momentum_dtype!r}."
         )
-    weights, slots = weight_bytes(model), _bytes_of(momentum_dtype) + _OPTIMIZER_BYTES[optimizer]
-    state = {"weights": weights, "gradients": weights, "optimizer": slots * parameters(model)}
-    return state | {"average": weights} if ema else state
+    slots = _bytes_of(momentum_dtype) + _OPTIMIZER_BYTES[optimizer]
+    weights, trained = parameters(model), parameters(model)
+    if lora is not None:
+        adapters = lora_cost.parameters(_config_of(model), lora)
+        weights, trained = weights + adapters, adapters + lora_cost.head_parameters(_costs(model))
+    state = {
+        "weights": FLOAT32 * weights,
+        "gradients": FLOAT32 * trained,
+        "optimizer": slots * trained,
+    }
+    return state | {"average": FLOAT32 * trained} if ema else state
 
 
 def standardized_bytes(model: Model) -> int:
@@ -151,7 +170,12 @@ def standardized_bytes(model: Model) -> int:
 
 
 def activation_bytes(
-    model: Model, batch: int, dtype="float32", training: bool = True, compiled: bool = True
+    model: Model,
+    batch: int,
+    dtype="float32",
+    training: bool = True,
+    compiled: bool = True,
+    lora: Lora | None = None,
 ) -> int:
     """Memory of the activations of a batch.
 
@@ -177,6 +201,8 @@ def activation_bytes(
         compiled: True for the compiled attention, which stores no `T x T` weights. False for the
             reference, which runs on GPUs, on TPUs and under XLA. With `attention_dropout` above 0,
             training always stores the weights, and relative positions are `T x T` logits too.
+        lora: adapters. Gradients then read nothing below the first one, no input of a dense layer
+            without one, and one tensor of each GELU. None: all weights are trained.
 
     Returns:
         Bytes.
@@ -184,7 +210,11 @@ def activation_bytes(
     Raises:
         ValueError: if `dtype` is another name.
     """
-    total = _total(model, _bytes_of(dtype), compiled)
+    size = _bytes_of(dtype)
+    total = _total(model, size, compiled)
+    if training and lora is not None:
+        costs = _costs(model, size, compiled)
+        return batch * lora_cost.kept(_config_of(model), lora, costs, size)
     return batch * (total.kept if training else total.live)
 
 

@@ -63,7 +63,12 @@ FAMILIES = (
         published_path="vit_tf.checkpoints.published.vit",
         safetensors_paths={
             "dinov2": "vit_tf.checkpoints.safetensors.huggingface.dinov2",
+            "dinov2_with_registers": (
+                "vit_tf.checkpoints.safetensors.huggingface.dinov2_with_registers"
+            ),
+            "dinov3": "vit_tf.checkpoints.safetensors.huggingface.dinov3",
             "huggingface": "vit_tf.checkpoints.safetensors.huggingface.vit",
+            "siglip": "vit_tf.checkpoints.safetensors.huggingface.siglip",
             "timm": "vit_tf.checkpoints.safetensors.timm.vit",
         },
     ),

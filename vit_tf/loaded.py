@@ -18,6 +18,7 @@ from vit_tf.classes import Classes
 from vit_tf.create import create_model
 from vit_tf.images.image_array import check_image
 from vit_tf.images.image_file import read_image
+from vit_tf.models.image_features import ImageFeatures
 from vit_tf.preprocessing import Preprocessing
 from vit_tf.pretrained.class_names import names_if_imagenet
 from vit_tf.pretrained.records import find_file_record
@@ -63,16 +64,60 @@ class LoadedModel(typing.NamedTuple):
         if not isinstance(top, int) or isinstance(top, bool) or top < 1:
             raise ValueError(f"top must be a positive integer. Received: {top!r}.")
         results = []
-        each = (
-            self.preprocessing(image) for image in _read_images(images, self.preprocessing.decode)
-        )
-        while batch := list(itertools.islice(each, _BATCH_SIZE)):
-            logits = tf.cast(self.model(tf.stack(batch)), tf.float32)
+        for batch in self._batches(images):
+            logits = tf.cast(self.model(batch), tf.float32)
             for row in self.classes.to_probabilities(logits).numpy():
                 # A stable sort keeps equal probabilities in the order of the classes.
                 best = np.argsort(-row, kind="stable")[:top]
                 results.append([(names[index], float(row[index])) for index in best])
         return results
+
+    def features(self, images, layers=None, norm=True) -> ImageFeatures | list[ImageFeatures]:
+        """Computes the tokens of images, as `get_intermediate_layers` of DINOv2 does.
+
+        `model.features` gives what the head reads in place of them: one row for each image, which
+        `python -m pipelines.predict --embed` writes.
+
+        `B` images, `D` width, `R` registers.
+
+        Args:
+            images: see `predict`.
+            layers: list, tuple or range of layers whose output is wanted, from 0; -1 is the last
+                one. None: behind the last layer. An axial layer ends with its column block.
+            norm: whether the final norm is applied to the tokens, also behind a layer that is not
+                the last.
+
+        Returns:
+            `ImageFeatures` of float32 arrays: `class_token` `[B, D]` and `registers` `[B, R, D]`,
+            None for a model without them, and `patches` `[B, rows, columns, D]`. With `layers` a
+            list of them, one for each layer in their order. A model without tokens, such as a
+            ResNet, has its last feature map as `patches`, and no `layers`.
+
+        Raises:
+            ValueError: if a file is not an image, an array has another shape or dtype, there is no
+                image, or the model does not have a layer.
+
+        Example:
+            >>> features = vit_tf.load("dinov2-small").features(["a.jpg", "b.jpg"])
+            >>> features.patches.shape
+            (2, 16, 16, 384)
+        """
+        batches = [
+            [_as_arrays(one) for one in self.model.image_features(batch, layers, norm)]
+            for batch in self._batches(images)
+        ]
+        if not batches:
+            raise ValueError("There is no image: images is empty.")
+        found = [_joined(parts) for parts in zip(*batches, strict=True)]
+        return found[0] if layers is None else found
+
+    def _batches(self, images):
+        """Yields batches of prepared images, float32 `[b, h, w, 3]`."""
+        each = (
+            self.preprocessing(image) for image in _read_images(images, self.preprocessing.decode)
+        )
+        while batch := list(itertools.islice(each, _BATCH_SIZE)):
+            yield tf.stack(batch)
 
     def _names(self):
         """The names of all classes; raises if the model returns no logits of a whole image."""
@@ -187,6 +232,17 @@ def _assume(path, fields, activation, config) -> tuple[Preprocessing, Classes]:
     exif = "ignore" if published else "apply"
     preprocessing = Preprocessing(image_size=config.image_size, **{"exif": exif} | fields)
     return preprocessing, Classes(labels=labels, activation=activation)
+
+
+def _as_arrays(features):
+    """The same `ImageFeatures` as float32 arrays."""
+    return ImageFeatures(*(None if x is None else tf.cast(x, tf.float32).numpy() for x in features))
+
+
+def _joined(parts):
+    """The `ImageFeatures` of several batches as one."""
+    columns = zip(*parts, strict=True)
+    return ImageFeatures(*(None if x[0] is None else np.concatenate(x) for x in columns))
 
 
 def _read_images(images, decode):

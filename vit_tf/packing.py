@@ -3,7 +3,9 @@
 import itertools
 import re
 
-from vit_tf.checkpoints.published.vit import SCALED_LAYERS
+import numpy as np
+
+from vit_tf.checkpoints.published.vit import GATE, GATED, SCALED_LAYERS
 from vit_tf.weights import model_weights
 
 PRECISIONS = ("float32", "bfloat16")
@@ -69,7 +71,8 @@ def _blocks(model):
     weights = model_weights(model)
     for start, keys in itertools.groupby(weights.shapes, prefix):
         if start:
-            yield _without_scales({key.removeprefix(start): weights.read(key) for key in keys})
+            arrays = {key.removeprefix(start): weights.read(key) for key in keys}
+            yield _with_gate(_without_scales(arrays))
 
 
 def _without_scales(arrays):
@@ -78,4 +81,13 @@ def _without_scales(arrays):
         if (factors := arrays.pop(scale, None)) is not None:
             for name in ("kernel", "bias"):
                 arrays[f"{layer}/{name}"] = arrays[f"{layer}/{name}"] * factors
+    return arrays
+
+
+def _with_gate(arrays):
+    """The arrays of a block, with the gate of its MLP in front of the value, in one layer."""
+    for name in ("kernel", "bias"):
+        if (gate := arrays.pop(f"{GATE}/{name}", None)) is not None:
+            key = f"{GATED}/{name}"
+            arrays[key] = np.concatenate([gate, arrays[key]], axis=-1)
     return arrays

@@ -4,7 +4,7 @@ import vit_tf
 
 
 def tokens_of(config):
-    """Tokens of an image: patches and the class token."""
+    """Tokens of an image: patches, class token and registers."""
     rows, columns = config.grid
     return rows * columns + config.num_prefix_tokens
 

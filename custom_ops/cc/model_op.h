@@ -18,6 +18,8 @@ class Model : public EncoderBody {
  public:
   static constexpr char kName[] = "VitModel";
 
+  Model() : Model(false) {}
+
   template <class Attributes>
   Status init(Attributes* attributes) {
     std::string pooling;
@@ -50,7 +52,7 @@ class Model : public EncoderBody {
   }
 
   Status check(const Arrays& inputs, Arrays* outputs) const {
-    const int64_t around = 5 + tables_.count() + 2 * has_head_;
+    const int64_t around = 5 + tables_.count() + 2 * has_head_ + has_rotary_;
     const auto count = static_cast<int64_t>(inputs.size()) - around;
     if (count < 0 || count % 2 || count / 2 != blocks_) {
       return invalid("The op must have ", around, " inputs, and weights and biases of ", blocks_,
@@ -71,6 +73,7 @@ class Model : public EncoderBody {
     VIT_RETURN_IF_ERROR(check_width("tokens", {images[0], tokens, width}));
     VIT_RETURN_IF_ERROR(check_dense("kernel", inputs[1], type_, patches[2], width));
     VIT_RETURN_IF_ERROR(check_blocks(inputs, first_block(), width));
+    VIT_RETURN_IF_ERROR(check_rotary(inputs, rotary(), tokens, width));
     int64_t columns = width;
     if (has_head_) {
       columns = -1;
@@ -109,7 +112,7 @@ class Model : public EncoderBody {
                               has_head_ ? norm[2].data : nullptr,
                               has_head_ ? floats(norm[3]) : nullptr};
     const std::vector<EncoderBlock> blocks = blocks_of(inputs, first_block());
-    EncoderProblem problem = EncoderBody::problem(blocks);
+    EncoderProblem problem = EncoderBody::problem(blocks, inputs, rotary());
     problem.batch = i[0];
     problem.tokens = images.shape.tokens();
     problem.width = width;
@@ -120,10 +123,15 @@ class Model : public EncoderBody {
     return encoder(problem, execution);
   }
 
+ protected:
+  explicit Model(bool has_rotary) : EncoderBody(has_rotary) {}
+
  private:
   static constexpr const char* kPoolings[] = {"none", "token", "mean"};
 
   int64_t first_block() const { return 3 + tables_.count(); }
+
+  int64_t rotary() const { return first_block() + 2 * (blocks_ + 1 + has_head_); }
 
   static Status check_row(const char* name, const Array& array, const char* layout, int64_t* size) {
     Dims dims;
@@ -149,6 +157,14 @@ class Model : public EncoderBody {
   Pooling pooling_ = Pooling::kNone;
   double scale_, offset_;
   bool has_head_;
+};
+
+// The table of rotary positions is one more input.
+class RotaryModel : public Model {
+ public:
+  static constexpr char kName[] = "VitRotaryModel";
+
+  RotaryModel() : Model(true) {}
 };
 
 }  // namespace vit

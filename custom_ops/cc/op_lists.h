@@ -21,7 +21,7 @@ using CudaOps = OpList<Attention, AttentionGrad, AttentionBiasGrad, AttentionTap
                        PatchEmbedKernelGrad, PatchEmbedImagesGrad, PatchEmbedTablesGrad,
                        ExtractPatches, ExtractPatchesGrad>;
 
-using CpuOps = CudaOps::With<Encoder>::With<Model>;
+using CpuOps = CudaOps::With<Encoder>::With<RotaryEncoder>::With<Model>::With<RotaryModel>;
 
 // The name of the input with the index kConstantInput, in every op that has one.
 constexpr char kConstantInputName[] = "image_shape";

@@ -5,6 +5,8 @@ from typing import Literal
 
 from pipelines.config.fields import check, check_at_least, check_choices, check_fraction
 from pipelines.errors import UserError
+from vit_tf.config.lora import TARGETS, Lora
+from vit_tf.config.near_names import did_you_mean
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,6 +37,17 @@ class Optimizer:
             all layers the same rate. In a ViT with L layers, head and final norm have the factor 1,
             layer i = 0 .. L - 1 has layer_decay^(L - i), and the embeddings have
             layer_decay^(L + 1). In ResNets a stage counts as a layer (docs/paper.md F.9).
+        lora_rank: rank of the adapters (LoRA) that are trained in place of a Vision Transformer's
+            encoder blocks: a kernel W becomes W + (lora_alpha / lora_rank) A B, and only A, B and
+            the head are trained. 0 means none. With adapters, `train_only` names what is trained
+            beside them in place of the head. Needs init_from.
+        lora_alpha: factor of the adapters, divided by their rank; another rank then needs no other
+            learning_rate.
+        lora_targets: the dense layers of each block that get an adapter: qkv, projection (of the
+            result of attention) and mlp, which stands for all in the MLP.
+        lora_blocks: numbers of the encoder layers that get adapters, from 0, such as 8,9,10,11;
+            empty means all. Blocks below the first one compute no gradient and keep nothing for
+            it.
     """
 
     name: Literal["sgd", "adamw"] = "adamw"
@@ -50,6 +63,10 @@ class Optimizer:
     freeze: tuple[str, ...] = ()
     train_only: tuple[str, ...] = ()
     layer_decay: float = 1.0
+    lora_rank: int = 0
+    lora_alpha: float = 16.0
+    lora_targets: tuple[str, ...] = ("qkv", "projection")
+    lora_blocks: tuple[int, ...] = ()
 
     def __post_init__(self):
         check_choices(self, "optimizer.")
@@ -66,3 +83,40 @@ class Optimizer:
                 "them."
             )
         check_fraction("optimizer.layer_decay", self.layer_decay)
+        self._check_lora()
+
+    def _check_lora(self):
+        check_at_least("optimizer.lora_rank", self.lora_rank, 0)
+        check("optimizer.lora_alpha", self.lora_alpha, self.lora_alpha > 0, "above 0")
+        for target in self.lora_targets:
+            if target not in TARGETS:
+                hint = did_you_mean(target, TARGETS)
+                raise UserError(
+                    f"Each of optimizer.lora_targets must be one of {', '.join(TARGETS)}. "
+                    f"Received: {target!r}.{hint}"
+                )
+        if not self.lora_targets:
+            raise UserError(
+                f"optimizer.lora_targets is empty. Name some of {', '.join(TARGETS)}; "
+                "optimizer.lora_rank=0 turns adapters off."
+            )
+        for block in self.lora_blocks:
+            check_at_least("optimizer.lora_blocks", block, 0)
+        if self.lora_rank and self.freeze:
+            raise UserError(
+                "optimizer.lora_rank freezes everything but adapters and head, so "
+                f"optimizer.freeze={','.join(self.freeze)} has no effect. Leave it out, or name "
+                "what is trained beside the adapters by optimizer.train_only."
+            )
+
+    @property
+    def lora(self) -> Lora | None:
+        """The adapters of the model; None without."""
+        if not self.lora_rank:
+            return None
+        return Lora(
+            rank=self.lora_rank,
+            alpha=self.lora_alpha,
+            targets=self.lora_targets,
+            blocks=self.lora_blocks,
+        )

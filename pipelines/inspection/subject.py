@@ -116,7 +116,7 @@ class Subject:
         else:
             if config.axial:
                 found["entropy"] = "it is defined here for full attention, and this is axial"
-            if not config.num_prefix_tokens:
+            if not config.has_class_token:
                 found["class share"] = "the model has no class token"
             if self.model.position_table() is None:
                 found["positions"] = (

@@ -24,7 +24,7 @@ from pipelines.data.progress_lines import ProgressLines
 from pipelines.distribution.engine.jobs import blocks
 from pipelines.distribution.signals import Signals
 from pipelines.errors import Interrupted, UserError, WorkerError
-from pipelines.predictions import formats, job, results
+from pipelines.predictions import formats, job, parquet, results
 from pipelines.runs.json_file import read_json, write_json
 from pipelines.runs.lock import LOCKS, only_writer
 from vit_tf.files import storage
@@ -35,6 +35,8 @@ _log = logging.getLogger(__name__)
 # Seconds of work that a crash may cost.
 _PART_SECONDS = 10.0
 _STATE, _PART, _WHOLE = "state.json", "part-", "whole"
+# Suffix of a file of embeddings -> its format.
+_EMBEDDINGS = {formats.ARRAY: formats.Embeddings, parquet.PARQUET: parquet.EmbeddingTable}
 
 
 class Written(NamedTuple):
@@ -90,8 +92,9 @@ class Output(NamedTuple):
         Raises:
             UserError: if the format is unknown, or a file is there and is not to be replaced.
         """
-        known = (formats.ARRAY,) if self.flag == "--embed" else formats.SUFFIXES
-        formats.suffix(self.path, known, self.flag)
+        known = _EMBEDDINGS if self.flag == "--embed" else formats.SUFFIXES
+        if formats.suffix(self.path, known, self.flag) == parquet.PARQUET:
+            parquet.check_installed(self.path, self.flag)
         _check_folder(self.partial, self.flag)
         state = None if self.overwrite else _read_state(self.partial)
         may_exist = self.overwrite or (state is not None and state["joining"])
@@ -120,13 +123,15 @@ def write(output, images, model, *, batch_size=results.BATCH_SIZE, on=None) -> W
         Interrupted: after a signal.
         WorkerError: if the engine was lost.
     """
-    kind = formats.suffix(output.path, (*formats.SUFFIXES, formats.ARRAY))
-    is_array = kind == formats.ARRAY
-    form = formats.Embeddings(model.size) if is_array else formats.Predictions(kind, model.size)
+    kind = formats.suffix(output.path, (*formats.SUFFIXES, *_EMBEDDINGS))
+    if kind in _EMBEDDINGS:
+        form = _EMBEDDINGS[kind](model.size)
+    else:
+        form = formats.Predictions(kind, model.size)
     request = {
         "--model": job.fingerprint(model),
         "images": job.digest([images.source.manifest(), images.source.content_stamp()]),
-        **({} if is_array else {"--top": model.top}),
+        **({} if kind in _EMBEDDINGS else {"--top": model.top}),
         "--shards": output.shards,
         "--batch_size": batch_size,
     }
@@ -209,8 +214,9 @@ class _Parts:
     def __init__(self, output, request, check_writer):
         self._output, self._check_writer = output, check_writer
         self._state = self._begun(request) or {"request": request, "parts": [], "joining": False}
-        # The table beside an array has parts of its own.
-        self._ends = ["", *(os.path.splitext(path)[1] for path in output.files[0][1:])]
+        # The table beside or around an array has parts of its own.
+        is_embeddings = os.path.splitext(output.path)[1].lower() in _EMBEDDINGS
+        self._ends = ["", ".csv"] if is_embeddings else [""]
         there = set(storage.list_names(output.partial))
         whole = itertools.takewhile(there.issuperset, self._names())
         self._state["parts"] = self._state["parts"][: sum(1 for _ in whole)]
@@ -247,13 +253,13 @@ class _Parts:
         shards = zip(output.files, itertools.pairwise(_limits(count, output.shards)), strict=True)
         for paths, limits in shards:
             first, end = (bisect.bisect_left(starts, limit) for limit in limits)
-            headers = form.headers(limits[1] - limits[0])
             # A shard without images has no parts.
-            columns = [*zip(*names[first:end], strict=True)] or [()] * len(paths)
-            for path, header, own in zip(paths, headers, columns, strict=True):
-                parts = [storage.join(output.partial, name) for name in own]
+            columns = [*zip(*names[first:end], strict=True)] or [()] * len(self._ends)
+            columns = [[storage.join(output.partial, name) for name in own] for own in columns]
+            writers = form.writers(columns, limits[1] - limits[0])
+            for path, write_content in zip(paths, writers, strict=True):
                 self._check_writer()
-                _join(path, header, parts, output.partial)
+                _write_whole(path, write_content, output.partial)
         parts = self._state["parts"]
         error = next((part["error"] for part in parts if part["error"]), "")
         written = Written(count, sum(part["failed"] for part in parts), error)
@@ -299,20 +305,14 @@ class _Parts:
         write_json(storage.join(self._output.partial, _STATE), self._state)
 
 
-def _join(path, header, parts, partial):
-    """Writes a file that has the content of some parts in the folder `partial`."""
-
-    def copy(file):
-        file.write(header)
-        for part in parts:
-            file.writelines(storage.chunks(part))
-
+def _write_whole(path, write_content, partial):
+    """Writes a file by way of the folder `partial`."""
     if storage.is_url(path):
-        write_atomically(path, copy)
+        write_atomically(path, write_content)
         return
     # In the folder, so that a crash leaves nothing beside the file.
     whole = storage.join(partial, _WHOLE)
-    write_atomically(whole, copy)
+    write_atomically(whole, write_content)
     os.replace(whole, path)
 
 

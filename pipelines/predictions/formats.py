@@ -4,11 +4,13 @@ import csv
 import io
 import json
 import os
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from pipelines.errors import UserError
+from vit_tf.files import storage
 
 SUFFIXES = (".csv", ".jsonl")
 ARRAY = ".npy"
@@ -39,16 +41,25 @@ class Predictions(NamedTuple):
     suffix: str
     top: int
 
-    def headers(self, count) -> list[bytes]:
-        """The beginning of each file with the results of `count` images."""
+    def writers(self, columns, count) -> list[Callable]:
+        """For each file of a shard, the function that writes it into an open binary file.
+
+        Args:
+            columns: for each kind of part, the paths of the parts in order.
+            count: number of images of the shard.
+        """
         del count
+        return [_joining(self.header(), *columns)]
+
+    def header(self) -> bytes:
+        """The beginning of the file."""
         if self.suffix == ".jsonl":
-            return [b""]
+            return b""
         pairs = [f"{x}_{rank}" for rank in range(1, self.top + 1) for x in ("class", "probability")]
-        return [_csv_lines([["id", "path", "label", *pairs, "error"]])]
+        return _csv_lines([["id", "path", "label", *pairs, "error"]])
 
     def contents(self, results) -> list[bytes]:
-        """What each file has of some results of `results.in_batches`."""
+        """The part of each kind with some results of `results.in_batches`."""
         if self.suffix == ".jsonl":
             return [b"".join(map(_json_line, results))]
         return [_csv_lines(_csv_row(result, self.top) for result in results)]
@@ -59,12 +70,13 @@ class Embeddings(NamedTuple):
 
     size: int
 
-    def headers(self, count) -> list[bytes]:
-        """See `Predictions.headers`."""
-        file = io.BytesIO()
+    def writers(self, columns, count) -> list[Callable]:
+        """See `Predictions.writers`."""
+        header = io.BytesIO()
         described = {"descr": "<f4", "fortran_order": False, "shape": (count, self.size)}
-        np.lib.format.write_array_header_1_0(file, described)
-        return [file.getvalue(), *Predictions(".csv", 0).headers(count)]
+        np.lib.format.write_array_header_1_0(header, described)
+        headers = header.getvalue(), Predictions(".csv", 0).header()
+        return [*map(_joining, headers, columns)]
 
     def contents(self, results) -> list[bytes]:
         """See `Predictions.contents`."""
@@ -73,6 +85,17 @@ class Embeddings(NamedTuple):
             if "embedding" in result:
                 row[:] = result["embedding"]
         return [rows.tobytes(), *Predictions(".csv", 0).contents(results)]
+
+
+def _joining(header, parts):
+    """The function that writes a header and the content of parts into an open file."""
+
+    def copy(file):
+        file.write(header)
+        for part in parts:
+            file.writelines(storage.chunks(part))
+
+    return copy
 
 
 def _json_line(result):

@@ -43,15 +43,19 @@ def find_classifier(path, weights="final", label_file=None, opening=AS_TRAINED):
         time.
 
     Raises:
-        UserError: if there is no model, or the weights of a SavedModel are to be packed.
+        UserError: if there is no model, or the weights of a SavedModel are to be packed or get
+            adapters.
     """
     source = model_source.find(path, weights, label_file, model_source.EXPORTS)
     if isinstance(source, SavedModel):
-        source.refuse(fused=opening.packed)
+        source.refuse(fused=opening.packed, adapter=opening.adapters is not None)
         return source.open_classifier()
     model, preprocessing, classes = source.open_model(opening)
     if model.head is None:
-        raise UserError(f"{source.name} has no head (num_classes=0), so it predicts no classes.")
+        raise UserError(
+            f"{source.name} has no head (num_classes=0), so it predicts no classes. predict "
+            "--embed FILE.npy writes its features."
+        )
     classify = make_signatures(model, preprocessing, classes)[SIGNATURE]
     return classify, list(classes.names(model.config.num_classes))
 

@@ -51,6 +51,8 @@ class Workdir:
         self.tensorboard = os.path.join(self.path, "tensorboard")
         self.final = os.path.join(self.path, "final.npz")
         self.ema = os.path.join(self.path, "ema.npz")
+        self.adapters = os.path.join(self.path, "adapters.safetensors")
+        self.ema_adapters = os.path.join(self.path, "ema_adapters.safetensors")
         self.reconstructions = os.path.join(self.path, "reconstructions.html")
 
     @contextlib.contextmanager
@@ -213,7 +215,8 @@ class Workdir:
         """Deletes the results of an earlier, shorter run; its weights stay in a checkpoint."""
         if not current_group().is_chief:
             return
-        weights = [path + end for path in (self.final, self.ema) for end in ("", ".json")]
+        files = (self.final, self.ema, self.adapters, self.ema_adapters)
+        weights = [path + end for path in files for end in ("", ".json")]
         for path in (*weights, self.reconstructions):
             if storage.exists(path):
                 storage.remove(path)

@@ -4,10 +4,12 @@ import dataclasses
 import logging
 import os
 import tempfile
+import typing
 import warnings
 
 import vit_tf
 from pipelines.config.fields import check_local
+from pipelines.config.names import Layout
 from pipelines.errors import RunError, UserError
 from pipelines.runs.workdir import Workdir
 from pipelines.stored_models import model_source, parity
@@ -21,10 +23,8 @@ _FILES = (".npz", ".keras")
 # Fields of preprocessing that a layout cannot store: these projects always decode and resize as
 # Pillow does, and none of them says whether a photo is turned.
 _NOT_STORED = {
-    "huggingface": ("antialias", "exif", "jpeg"),
-    "dinov2": ("antialias", "exif", "jpeg"),
-    "timm": ("antialias", "exif", "jpeg"),
-    "axial_deeplab": ("exif",),
+    layout: ("exif",) if layout == "axial_deeplab" else ("antialias", "exif", "jpeg")
+    for layout in typing.get_args(Layout)
 }
 
 

@@ -142,14 +142,14 @@ class RuntimeModel:
 
     Attributes:
         config: see above.
-        head: always there, since a model without a head cannot be exported so.
+        head: True, or None for a model without one, whose file has features.
         weights: none: the weights in the file are not read.
     """
 
-    head, weights = True, ()
+    weights = ()
 
     def __init__(self, name, config, run):
-        self.config = config
+        self.config, self.head = config, True if config.num_classes else None
         self._name, self._run = name, run
 
     def __call__(self, images, training=False):

@@ -7,7 +7,7 @@ import os
 import vit_tf
 from pipelines.data.labels.label_file import read_label_file
 from pipelines.errors import UserError
-from pipelines.runs import checkpoints, manifest
+from pipelines.runs import checkpoint_weights, checkpoints, manifest
 from pipelines.runs.workdir import Workdir
 from pipelines.stored_models.exported import RuntimeFile, SavedModel
 from pipelines.stored_models.stored_model import StoredConfig, StoredModel
@@ -16,9 +16,10 @@ from vit_tf.checkpoints.kinds import Kind, kind_of, refusal
 from vit_tf.checkpoints.sidecar import read_sidecar
 from vit_tf.files import storage
 from vit_tf.loaded import open_file
+from vit_tf.models.lora import add_adapters
 from vit_tf.pretrained.download import DownloadError
 from vit_tf.pretrained.records import WeightsRecord, named_record
-from vit_tf.weights import find_weights, open_checkpoint
+from vit_tf.weights import find_weights, load_checkpoint, model_weights, open_checkpoint
 
 _log = logging.getLogger(__name__)
 
@@ -110,7 +111,7 @@ class Checkpoint(StoredModel):
         experiment = self.workdir.read_experiment()
         labels = manifest.read_labels(self.workdir.manifest)
         config = experiment.model_config(len(labels))
-        size_checks.check_size(config, checkpoints.weight_shapes(self.path), self.name)
+        size_checks.check_size(config, checkpoint_weights.weight_shapes(self.path), self.name)
         return experiment, labels, config
 
     def _read_activation(self, opening):
@@ -119,7 +120,13 @@ class Checkpoint(StoredModel):
     def _open(self, opening):
         experiment, labels, config = self._read_run()
         model = vit_tf.create_model(config, dtype=opening.dtype or experiment.model.dtype)
-        checkpoints.read_weights(self.path, model, self.ema)
+        if lora := experiment.optimizer.lora:
+            add_adapters(model, lora)
+        checkpoint_weights.read_weights(self.path, model, self.ema, partly=lora is not None)
+        if lora:  # A model without adapters, with their merged weights.
+            merged = vit_tf.create_model(config, dtype=model.dtype_policy.name)
+            load_checkpoint(merged, model_weights(model), head="keep")
+            model = merged
         return vit_tf.LoadedModel(model, experiment.preprocessing(), experiment.classes(labels))
 
 

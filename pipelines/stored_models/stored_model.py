@@ -14,6 +14,7 @@ from pipelines.errors import UserError
 from pipelines.runs.workdir import Workdir
 from vit_tf import packing
 from vit_tf.checkpoints.sidecar import read_sidecar
+from vit_tf.files import storage
 from vit_tf.weights import LoadReport, load_checkpoint, model_weights
 
 _log = logging.getLogger(__name__)
@@ -29,6 +30,8 @@ class Opening:
         packed: whether its weights are packed for inference, if `vit_tf.pack_model` covers it.
         assumed: fields of `vit_tf.Preprocessing` by name, for a file that stores none.
         activation: `vit_tf.Classes.activation`, for such a file.
+        adapters: path of a file with adapters (LoRA) that are merged into the model, which then has
+            their head, preprocessing and classes; None: none.
         replaced: fields of `vit_tf.Preprocessing` by name that replace the stored ones. For another
             `image_size` position embeddings are resized, as for fine-tuning.
     """
@@ -37,6 +40,7 @@ class Opening:
     packed: bool = False
     assumed: dict[str, Any] = dataclasses.field(default_factory=dict)
     activation: str = "softmax"
+    adapters: str | None = None
     replaced: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
@@ -118,6 +122,8 @@ class StoredModel:
             )
         with _user_errors():
             opened = self._open(opening)
+            if opening.adapters is not None:
+                opened = self._adapted(opened, opening.adapters)
             if opening.replaced:
                 opened = self._prepared_otherwise(opened, opening.replaced)
         outputs = opened.model.config.num_classes
@@ -133,6 +139,14 @@ class StoredModel:
             opened = opened._replace(model=model)
             _log.info(f"packed: {coverage}")
         return opened
+
+    def _adapted(self, opened, path):
+        """A `LoadedModel` with the adapters of a file."""
+        if not storage.exists(path):
+            raise ValueError(f"There is no file {path} of adapters.")
+        # What training started from: weights without a stated range of pixels stay as they are.
+        stated = opened.preprocessing if self.has_preprocessing() else None
+        return vit_tf.load_adapters(opened._replace(preprocessing=stated), path)
 
     def _prepared_otherwise(self, opened, fields):
         """A `LoadedModel` with other fields of its preprocessing."""

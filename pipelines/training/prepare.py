@@ -21,6 +21,7 @@ from pipelines.tasks.losses import check_loss
 from pipelines.tasks.task import Task, task_of
 from pipelines.training.train_data import RunData, open_data, open_few_shot_data
 from vit_tf import cost
+from vit_tf.analysis import lora_cost
 from vit_tf.config import ModelConfig
 from vit_tf.size_checks import check_memory
 
@@ -97,15 +98,19 @@ def sizes_of(experiment, config, replicas, compiled=True) -> Sizes:
         config: configuration of its model.
         replicas: number of replicas that share a batch.
         compiled: whether the compiled attention runs; see `vit_tf.cost.activation_bytes`.
+
+    Raises:
+        UserError: if the model cannot have the adapters of the experiment.
     """
-    train, dtype = experiment.train, experiment.model.dtype
+    check_lora(experiment, config)
+    train, dtype, lora = experiment.train, experiment.model.dtype, experiment.optimizer.lora
     images = train.batch_size // (replicas * train.accumulate_steps)
     kept, live = (
-        cost.activation_bytes(config, images, dtype, training, compiled)
+        cost.activation_bytes(config, images, dtype, training, compiled, lora)
         for training in (True, False)
     )
     return Sizes(
-        training_flops=2 * cost.training_macs(config) * train.batch_size * train.steps,
+        training_flops=2 * cost.training_macs(config, lora) * train.batch_size * train.steps,
         state=state_of(experiment, config, replicas),
         images=images,
         activation_bytes=kept,
@@ -121,8 +126,9 @@ def state_of(experiment, config, replicas) -> dict[str, int]:
     no more by then.
     """
     train, optimizer = experiment.train, experiment.optimizer
+    has_average = train.ema_decay is not None
     state = cost.state_bytes(
-        config, optimizer.name, train.ema_decay is not None, optimizer.momentum_dtype
+        config, optimizer.name, has_average, optimizer.momentum_dtype, optimizer.lora
     )
     share = replicas if train.shard_optimizer else 1  # Replicas that share what an update needs.
     for name in ("optimizer", "average"):
@@ -132,7 +138,7 @@ def state_of(experiment, config, replicas) -> dict[str, int]:
         state["clipped gradients"] = -(-state["gradients"] // share)
     if train.accumulate_steps > 1:
         state["sum of gradients"] = state["gradients"]
-    if standardized := cost.standardized_bytes(config):
+    if optimizer.lora is None and (standardized := cost.standardized_bytes(config)):
         state["standardized kernels"] = standardized
     if experiment.model.dtype != "float32":
         # Keras casts every weight in every call, and gradients read the casts.
@@ -235,6 +241,9 @@ def resolve(experiment, source, replicas, on_tpu=False, assigned=(), images=None
         num_classes = source.num_classes
     model_config = experiment.model_config(num_classes)
     check_input(experiment.train, model_config, replicas, on_tpu)
+    check_lora(experiment, model_config)
+    if lora := experiment.optimizer.lora:
+        notes.append(_describe_lora(lora, model_config))
     return PreparedRun(
         experiment=experiment,
         model_config=model_config,
@@ -257,6 +266,38 @@ def check_input(settings, model_config, replicas, on_tpu=False):
             "train.jit_compile=true cannot compile the ops that VIT_OPS=compiled asks for, since "
             "the library for XLA does not load. Set VIT_OPS=auto, or train.jit_compile=false."
         )
+
+
+def check_lora(experiment, model_config):
+    """Raises `UserError` if the model of an experiment cannot have its adapters."""
+    lora = experiment.optimizer.lora
+    if lora is None:
+        return
+    setting = f"optimizer.lora_rank={lora.rank}"
+    if not experiment.reads_labels:
+        raise UserError(
+            f"{setting} is for task=classification, not {experiment.task}. Set "
+            "optimizer.lora_rank=0."
+        )
+    if experiment.init_from is None:
+        raise UserError(
+            f"{setting} adapts trained weights, but there are none: init_from is none. Name them "
+            "by --init_from of finetune, or set optimizer.lora_rank=0."
+        )
+    try:
+        lora.check(model_config)
+    except ValueError as error:
+        raise UserError(f"{setting} adds no adapters: {error}.") from None
+
+
+def _describe_lora(lora, config):
+    """A sentence about the adapters of a model."""
+    count = cost.parameters(config) + lora_cost.parameters(config, lora)
+    return (
+        f"adapters (LoRA) of rank {lora.rank} and alpha {lora.alpha:g} in "
+        f"{', '.join(lora.targets)} of {counted(len(lora.layers(config)), 'block')}: they have "
+        f"{lora_cost.parameters(config, lora):,} of {count:,} parameters"
+    )
 
 
 def check_step(settings, model_config, replicas, on_tpu, shown):

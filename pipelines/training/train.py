@@ -40,8 +40,10 @@ from pipelines.training.optimization.slices import Slices
 from pipelines.training.prepare import prepare
 from pipelines.training.profiler import Profiler
 from pipelines.training.train_step import StepSettings, Trainer
+from vit_tf.adapters import save_adapters
 from vit_tf.config.size_notes import size_notes
 from vit_tf.files import storage
+from vit_tf.models.lora import adapted, add_adapters
 
 _log = logging.getLogger(__name__)
 
@@ -213,11 +215,14 @@ def _show(board, experiment, data, step):
 
 
 def draw_model(experiment, task, strategy):
-    """Builds the model of an experiment with the weights of a run from scratch."""
+    """Builds the model of an experiment, with adapters and the weights of a run from scratch."""
     # Directly before the first draw: earlier code, such as preparing a data set, draws too.
     keras.utils.set_random_seed(experiment.seed)
     with strategy.scope():
-        return task.create_model(experiment.model.dtype)
+        model = task.create_model(experiment.model.dtype)
+        if lora := experiment.optimizer.lora:
+            add_adapters(model, lora)
+        return model
 
 
 def build_trainer(experiment, task, strategy, *, model=None, seed=None, peak=None):
@@ -243,7 +248,9 @@ def build_trainer(experiment, task, strategy, *, model=None, seed=None, peak=Non
         optimizer, frozen = optimizer_of(model, tuning, schedule, task.zero_kernel(model), slices)
         if settings.ema_decay is not None:
             decay, warmup = settings.ema_decay, settings.ema_warmup
-            ema = ExponentialMovingAverage(model.weights, decay, warmup, slices)
+            # Beside adapters, the frozen weights of a backbone have no average.
+            averaged = model.trainable_variables if tuning.lora else model.weights
+            ema = ExponentialMovingAverage(averaged, decay, warmup, slices)
         if model.compute_dtype == "float16":
             loss_scale = LossScale()
     log_model(experiment, task, strategy, frozen)
@@ -316,14 +323,21 @@ def _report_sharding(sharding, hosts, run):
 def _write_results(trainer, encoder, run, preprocessing, classes):
     """Writes the weights with their preprocessing and classes, if this worker is the chief."""
     is_chief = current_group().is_chief
+    has_adapters = bool(adapted(encoder))
     if is_chief:
         vit_tf.save_npz(encoder, run.final, preprocessing, classes)
         _log.info(f"wrote {run.final}")
+        if has_adapters:
+            save_adapters(encoder, run.adapters, preprocessing, classes)
+            _log.info(f"wrote {run.adapters}, for --adapter of predict")
     if trainer.ema:
         with trainer.ema.swapped_in():
             if is_chief:
                 vit_tf.save_npz(encoder, run.ema, preprocessing, classes)
                 _log.info(f"wrote {run.ema}, the Polyak average")
+                if has_adapters:
+                    save_adapters(encoder, run.ema_adapters, preprocessing, classes)
+                    _log.info(f"wrote {run.ema_adapters}")
 
 
 def _report_average(settings, steps):

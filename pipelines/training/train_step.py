@@ -9,7 +9,7 @@ import orbit
 import tensorflow as tf
 
 from pipelines.distribution.strategies import is_tpu
-from pipelines.runs import checkpoints
+from pipelines.runs import checkpoint_weights
 from pipelines.training.optimization.optimizers import clip_by_global_norm
 from pipelines.training.optimization.replica_update import (
     assign_on_all_replicas,
@@ -82,7 +82,7 @@ class Trainer(orbit.StandardTrainer):
             # Seconds spent waiting for batches, in this loop on the device; 0 if not measured.
             self.data_wait = tf.Variable(0.0, dtype=tf.float64, trainable=False, name="data_wait")
         self.checkpoint = tf.train.Checkpoint(
-            model=checkpoints.weights_by_path(model.weights),
+            model=checkpoint_weights.weights_by_path(model.weights),
             optimizer=optimizer.state,
             step=self.step,
             offset=self.batch_offset,

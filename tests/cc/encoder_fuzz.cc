@@ -12,7 +12,7 @@ using namespace vit_test;
 constexpr int64_t kMostProducts = 100000;
 
 int64_t products(const EncoderCase& c, int64_t blocks) {
-  return blocks * c.batch * c.tokens * (4 * c.width + 2 * c.mlp_size + 2 * c.tokens) * c.width;
+  return blocks * c.batch * c.tokens * (4 * c.width + 3 * c.mlp_size + 2 * c.tokens) * c.width;
 }
 
 // Checks two runs of a case, one of them on a thread that takes any ranges.
@@ -87,7 +87,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   // Sometimes deeper than the parts of fc2.
   problem.mlp_size = input.pick(0, 15) == 15 ? 2000 + input.pick(0, 100) : input.pick(1, 150);
-  problem.activation = input.pick(0, 1) ? vit::Activation::kGeluErf : vit::Activation::kGeluTanh;
+  problem.activation = static_cast<vit::Activation>(input.pick(0, 2));
   const double epsilons[] = {1e-6, 1e-3, 1};
   problem.epsilon = epsilons[input.pick(0, 2)];
   const int64_t blocks = input.pick(1, 3);
@@ -105,6 +105,17 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       const double factor = ldexp(1, -ilogb(sqrt(static_cast<double>(layer.depth))));
       for (double& x : layer.kernel) x = rounded_to(problem.type, x * factor);
     }
+  }
+  const int64_t head_size = problem.width / problem.heads;
+  if (input.pick(0, 1)) {
+    for (int64_t i = 0; i < blocks; ++i) {
+      problem.qk_norm.push_back(input.numbers(float_type, vit::qk_norm_size(head_size), contents));
+    }
+  }
+  problem.has_rotary = head_size % 2 == 0 && input.pick(0, 1);
+  if (problem.has_rotary) {
+    problem.rotary_tokens = input.pick(0, problem.tokens);
+    problem.rotary = input.numbers(float_type, problem.rotary_tokens * head_size, contents);
   }
 
   say("fuzzing", problem);

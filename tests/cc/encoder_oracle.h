@@ -27,6 +27,12 @@ struct EncoderCase {
   double epsilon = 1e-6;
   std::vector<double> input = {};  // [batch, tokens, width]
   std::vector<std::array<DenseLayer, 4>> blocks = {};  // qkv, out, fc1, fc2
+  // Of every block: [4, head_size], the scale and bias of queries and those of keys. None: no norm.
+  std::vector<std::vector<double>> qk_norm = {};
+  // [rotary_tokens, 2, head_size / 2]: cosines and sines.
+  std::vector<double> rotary = {};
+  int64_t rotary_tokens = 0;
+  bool has_rotary = false;
 
   int64_t out_tokens() const { return first_row_only ? 1 : tokens; }
 
@@ -39,8 +45,10 @@ struct EncoderCase {
   // Adds blocks whose kernels and biases are element(depth), rounded to their types.
   template <class Element>
   void add_blocks(int64_t count, const Element& element) {
-    const int64_t sizes[4][2] = {
-        {width, 3 * width}, {width, width}, {width, mlp_size}, {mlp_size, width}};
+    const int64_t sizes[4][2] = {{width, 3 * width},
+                                 {width, width},
+                                 {width, vit::fc1_columns(activation, mlp_size)},
+                                 {mlp_size, width}};
     for (int64_t i = 0; i < count; ++i) {
       std::array<DenseLayer, 4>& block = blocks.emplace_back();
       for (size_t j = 0; j < 4; ++j) {
@@ -52,6 +60,27 @@ struct EncoderCase {
         for (double& x : layer.kernel) x = rounded_to(type, element(layer.depth));
         for (double& x : layer.bias) x = rounded_to(vit::DType::kFloat32, element(1));
       }
+    }
+  }
+
+  // Adds a norm of queries and keys to the blocks, or rotary positions of the last tokens.
+  void add_qk_norm(Random& random) {
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      std::vector<double>& norm = qk_norm.emplace_back();
+      for (int64_t j = 0; j < vit::qk_norm_size(width / heads); ++j) {
+        norm.push_back(rounded_to(vit::DType::kFloat32, 1 + 0.5 * random.normal()));
+      }
+    }
+  }
+  void add_rotary(Random& random, int64_t count) {
+    has_rotary = true;
+    rotary_tokens = count;
+    const int64_t half = width / heads / 2;
+    for (int64_t i = 0; i < count; ++i) {
+      std::vector<double> angles(static_cast<size_t>(half));
+      for (double& x : angles) x = 3 * random.normal();
+      for (double x : angles) rotary.push_back(rounded_to(vit::DType::kFloat32, cos(x)));
+      for (double x : angles) rotary.push_back(rounded_to(vit::DType::kFloat32, sin(x)));
     }
   }
 
@@ -80,9 +109,27 @@ inline void pack(vit::DType type, const DenseLayer& layer, std::vector<double>& 
   }
 }
 
+// fc1 of SwiGLU, gate | up, with the columns in the order of its panels.
+inline DenseLayer in_panels(const DenseLayer& layer) {
+  const int64_t size = layer.columns / 2, columns = (size + 31) / 32 * 64;
+  DenseLayer result = {layer.depth, columns, {}, {}};
+  for (int64_t row = 0; row < layer.depth; ++row) {
+    for (int64_t column = 0; column < columns; ++column) {
+      const int64_t j = column / 64 * 32 + column % 32;
+      const int64_t from = row * layer.columns + (column % 64 < 32 ? 0 : size) + j;
+      result.kernel.push_back(j < size ? layer.kernel[static_cast<size_t>(from)] : 0);
+    }
+  }
+  return result;
+}
+
 inline std::vector<double> packed_weights(const EncoderCase& problem, size_t block) {
   std::vector<double> result;
-  for (const DenseLayer& layer : problem.blocks[block]) pack(problem.type, layer, result);
+  const auto& layers = problem.blocks[block];
+  const bool is_gated = problem.activation == vit::Activation::kSwiglu;
+  for (size_t i = 0; i < 4; ++i) {
+    pack(problem.type, is_gated && i == 2 ? in_panels(layers[i]) : layers[i], result);
+  }
   return result;
 }
 
@@ -91,10 +138,15 @@ inline std::vector<double> all_biases(const EncoderCase& problem, size_t block) 
   for (const DenseLayer& layer : problem.blocks[block]) {
     result.insert(result.end(), layer.bias.begin(), layer.bias.end());
   }
+  if (!problem.qk_norm.empty()) {
+    const std::vector<double>& norm = problem.qk_norm[block];
+    result.insert(result.end(), norm.begin(), norm.end());
+  }
   return result;
 }
 
-inline double gelu(vit::Activation activation, double x) {
+inline double activated(vit::Activation activation, double x) {
+  if (activation == vit::Activation::kSwiglu) return x / (1 + exp(-x));
   if (activation == vit::Activation::kGeluErf) return 0.5 * x * erfc(-x * M_SQRT1_2);
   return x / (1 + exp(-2 * sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
 }
@@ -132,17 +184,34 @@ class EncoderOracle {
 
   // The units of the stream are errors.
   void run_blocks(Numbers& stream, double activation_unit) const {
-    for (const auto& block : c_.blocks) {
-      add(stream, dense(block[1], attend(dense(block[0], norm(stream)))), activation_unit);
-      Numbers hidden = dense(block[2], norm(stream));
-      for (size_t i = 0; i < hidden.value.size(); ++i) {
-        const double x = hidden.value[i], step = 1e-5;
-        const double slope = (gelu(c_.activation, x + step) - gelu(c_.activation, x - step)) / 2e-5;
-        hidden.value[i] = gelu(c_.activation, x);
-        hidden.units[i] = hypot(hidden.value[i], slope * hidden.units[i]);
-      }
-      add(stream, dense(block[3], hidden), activation_unit);
+    for (size_t i = 0; i < c_.blocks.size(); ++i) {
+      const auto& block = c_.blocks[i];
+      Numbers qkv = dense(block[0], norm(stream));
+      transform_heads(i, qkv);
+      add(stream, dense(block[1], attend(qkv)), activation_unit);
+      add(stream, dense(block[3], activate(dense(block[2], norm(stream)))), activation_unit);
     }
+  }
+
+  // GELU, or silu(gate) * up for rows of gate | up.
+  Numbers activate(const Numbers& sums) const {
+    const bool is_gated = c_.activation == vit::Activation::kSwiglu;
+    const int64_t rows = c_.batch * c_.tokens,
+                  columns = vit::fc1_columns(c_.activation, c_.mlp_size);
+    Numbers hidden(rows * c_.mlp_size);
+    for (int64_t i = 0; i < rows * c_.mlp_size; ++i) {
+      const auto to = static_cast<size_t>(i);
+      const auto at = static_cast<size_t>(i / c_.mlp_size * columns + i % c_.mlp_size);
+      const double x = sums.value[at], step = 1e-5, value = activated(c_.activation, x);
+      const double slope =
+          (activated(c_.activation, x + step) - activated(c_.activation, x - step)) / 2e-5;
+      const size_t up = at + static_cast<size_t>(c_.mlp_size);
+      const double factor = is_gated ? sums.value[up] : 1;
+      const double lost = is_gated ? value * sums.units[up] : 0;
+      hidden.value[to] = value * factor;
+      hidden.units[to] = hypot(hypot(hidden.value[to], lost), factor * slope * sums.units[at]);
+    }
+    return hidden;
   }
 
   // Adds a branch. The units of the stream are errors.
@@ -152,6 +221,51 @@ class EncoderOracle {
       stream.value[i] += branch.value[i];
       stream.units[i] += kUnits * (activation_unit * branch.units[i] +
                                    float_unit * (fabs(stream.value[i]) + branch.units[i]));
+    }
+  }
+
+  // LayerNorm and rotation of each head of queries and keys.
+  void transform_heads(size_t block, Numbers& qkv) const {
+    const int64_t size = c_.width / c_.heads, rotated = c_.tokens - c_.rotary_tokens;
+    for (int64_t i = 0; i < c_.batch * c_.tokens * 2 * c_.heads; ++i) {
+      const int64_t row = i / (2 * c_.heads), head = i % (2 * c_.heads);
+      double* const x = &qkv.value[static_cast<size_t>(row * 3 * c_.width + head * size)];
+      double* const units = &qkv.units[static_cast<size_t>(row * 3 * c_.width + head * size)];
+      if (!c_.qk_norm.empty()) {
+        const double* scale =
+            &c_.qk_norm[block][static_cast<size_t>(head < c_.heads ? 0 : 2 * size)];
+        normalize_head(size, scale, scale + size, x, units);
+      }
+      const int64_t patch = row % c_.tokens - rotated;
+      if (!c_.has_rotary || patch < 0) continue;
+      const int64_t half = size / 2;
+      const double* table = &c_.rotary[static_cast<size_t>(patch * size)];
+      for (int64_t j = 0; j < half; ++j) {
+        const double c = table[j], s = table[half + j], a = x[j], b = x[half + j];
+        const double of_a = units[j], of_b = units[half + j];
+        x[j] = a * c - b * s;
+        x[half + j] = b * c + a * s;
+        units[j] = hypot(of_a * c, of_b * s) + hypot(a * c, b * s);
+        units[half + j] = hypot(of_b * c, of_a * s) + hypot(b * c, a * s);
+      }
+    }
+  }
+
+  void normalize_head(int64_t size, const double* scale, const double* bias, double* x,
+                      double* units) const {
+    double mean = 0, variance = 0, lost = 0;
+    for (int64_t j = 0; j < size; ++j) mean += x[j] / static_cast<double>(size);
+    for (int64_t j = 0; j < size; ++j) {
+      variance += pow(x[j] - mean, 2) / static_cast<double>(size);
+      // Elements are rounded to activations before the norm where a panel has parts of heads.
+      lost = fmax(lost, units[j] + fabs(x[j]));
+    }
+    const double deviation = sqrt(variance + c_.epsilon);
+    for (int64_t j = 0; j < size; ++j) {
+      const double normal = (x[j] - mean) / deviation;
+      x[j] = normal * scale[j] + bias[j];
+      units[j] =
+          fabs(scale[j]) * (lost / deviation * (1 + fabs(normal)) + fabs(normal)) + fabs(x[j]);
     }
   }
 
@@ -248,7 +362,7 @@ class EncoderOracle {
 // The tensors of a case.
 struct EncoderRun {
   const EncoderCase& problem;
-  Tensor input, out;
+  Tensor input, rotary, out;
   std::vector<std::unique_ptr<Tensor>> weights, biases;
   std::vector<vit::EncoderBlock> block;
 
@@ -256,6 +370,7 @@ struct EncoderRun {
   EncoderRun(const EncoderCase& problem, int shift)
       : problem(problem),
         input(vit::DType::kFloat32, problem.input, shift),
+        rotary(vit::DType::kFloat32, problem.rotary, shift),
         out(vit::DType::kFloat32, problem.batch * problem.out_tokens() * problem.width,
             Tensor::kOutput, shift) {
     for (size_t i = 0; i < problem.blocks.size(); ++i) {
@@ -280,6 +395,11 @@ struct EncoderRun {
     result.activation = problem.activation;
     result.epsilon = static_cast<float>(problem.epsilon);
     result.first_row_only = problem.first_row_only;
+    result.qk_norm = !problem.qk_norm.empty();
+    if (problem.has_rotary) {
+      result.rotary = static_cast<const float*>(rotary.data());
+      result.rotary_tokens = problem.rotary_tokens;
+    }
     result.input = static_cast<const float*>(input.data());
     result.block = block.data();
     result.out = static_cast<float*>(out.data());
@@ -294,7 +414,7 @@ struct EncoderRun {
   }
   void expect_same(const EncoderRun& other) { EXPECT(out == other.out, "the output differs"); }
   void expect_intact() {
-    EXPECT(input.intact(), "the input was written");
+    EXPECT(input.intact() && rotary.intact(), "the input was written");
     for (size_t i = 0; i < block.size(); ++i) {
       EXPECT(weights[i]->intact() && biases[i]->intact(), "weights or biases were written");
     }
@@ -309,11 +429,13 @@ struct EncoderRun {
 };
 
 inline void say(const char* what, const EncoderCase& c) {
-  testing("%s: %s %s, batch %lld, %lld tokens, width %lld, %lld heads, MLP %lld, %zu blocks%s%s",
-          what, isa(), name(c.type), number(c.batch), number(c.tokens), number(c.width),
-          number(c.heads), number(c.mlp_size), c.blocks.size(),
-          c.activation == vit::Activation::kGeluErf ? ", erf" : "",
-          c.first_row_only ? ", first row" : "");
+  constexpr const char* kActivations[] = {"", ", erf", ", SwiGLU"};
+  testing(
+      "%s: %s %s, batch %lld, %lld tokens, width %lld, %lld heads, MLP %lld, %zu blocks%s%s%s%s",
+      what, isa(), name(c.type), number(c.batch), number(c.tokens), number(c.width),
+      number(c.heads), number(c.mlp_size), c.blocks.size(),
+      kActivations[static_cast<int>(c.activation)], c.first_row_only ? ", first row" : "",
+      c.qk_norm.empty() ? "" : ", norm of queries and keys", c.has_rotary ? ", rotary" : "");
 }
 
 }  // namespace vit_test

@@ -15,6 +15,15 @@ using vit::DType;
 
 constexpr DType kTypes[] = {DType::kFloat32, DType::kBfloat16};
 
+// Maybe a norm of queries and keys, and rotary positions of all tokens but up to two.
+void add_features(Random& random, EncoderCase& problem) {
+  if (random.below(3) == 0) problem.add_qk_norm(random);
+  if (problem.width / problem.heads % 2 == 0 && random.below(2)) {
+    const int64_t most = problem.tokens < 2 ? problem.tokens : 2;
+    problem.add_rotary(random, problem.tokens - random.below(most + 1));
+  }
+}
+
 EncoderCase make(Random& random, DType type, int64_t batch, int64_t tokens, int64_t width,
                  int64_t heads, int64_t mlp_size, int64_t blocks = 1, bool first_row_only = false,
                  double mean = 0) {
@@ -24,9 +33,22 @@ EncoderCase make(Random& random, DType type, int64_t batch, int64_t tokens, int6
                         width,
                         heads,
                         mlp_size,
-                        random.below(2) ? Activation::kGeluErf : Activation::kGeluTanh,
+                        static_cast<Activation>(random.below(3)),
                         first_row_only};
   result.fill(random, blocks, mean);
+  add_features(random, result);
+  return result;
+}
+
+// SwiGLU with a norm of queries and keys and rotary positions.
+EncoderCase make_modern(Random& random, DType type, int64_t batch, int64_t tokens, int64_t width,
+                        int64_t heads, int64_t mlp_size, int64_t blocks, bool first_row_only,
+                        int64_t prefix) {
+  EncoderCase result = {type,          batch, tokens, width, heads, mlp_size, Activation::kSwiglu,
+                        first_row_only};
+  result.fill(random, blocks, 0);
+  result.add_qk_norm(random);
+  result.add_rotary(random, tokens - prefix);
   return result;
 }
 
@@ -65,6 +87,26 @@ void test_sizes() {
   }
 }
 
+// Heads that are whole in a panel, of fewer elements than a vector too, and heads that are not.
+void test_heads() {
+  constexpr int64_t kWidths[][2] = {{64, 1}, {128, 2}, {96, 3}, {24, 3},  {2, 1},
+                                    {36, 3}, {144, 2}, {80, 1}, {128, 1}, {66, 1}};
+  constexpr int64_t kMlpSizes[] = {64, 1, 31, 33, 70};
+  Random random(31);
+  int turn = 0;
+  for (DType type : kTypes) {
+    for (const auto& [width, heads] : kWidths) {
+      for (bool first_row_only : {false, true}) {
+        ++turn;
+        compare("heads",
+                make_modern(random, type, 2, 5 + turn % 3, width, heads, kMlpSizes[turn % 5], 2,
+                            first_row_only, turn % 4),
+                turn % 4);
+      }
+    }
+  }
+}
+
 EndsCase make_ends(Random& random, DType type, DType image_type, const vit::PatchShape& shape,
                    int heads, int64_t blocks, int head, int64_t classes) {
   const bool has_head = head < 3;
@@ -76,8 +118,13 @@ EndsCase make_ends(Random& random, DType type, DType image_type, const vit::Patc
                      has_head,
                      has_head ? static_cast<vit::Pooling>(head) : vit::Pooling::kNone};
   result.blocks.blocks.clear();
+  result.blocks.qk_norm.clear();
+  result.blocks.rotary.clear();
+  result.blocks.rotary_tokens = 0;
+  result.blocks.has_rotary = false;
   result.blocks.first_row_only = has_head ? result.pooling == vit::Pooling::kToken : head == 4;
   result.fill(random, blocks, classes, random.below(3) > 0);
+  add_features(random, result.blocks);
   return result;
 }
 
@@ -242,6 +289,7 @@ void test_threads() {
     for (bool first_row_only : {false, true}) {
       for (const EncoderCase& problem :
            {make(random, type, 3, 33, 96, 3, 130, 2, first_row_only),
+            make_modern(random, type, 2, 19, 96, 2, 70, 2, first_row_only, 1),
             make(random, type, 2, 5, 33, 3, 1056, 2, first_row_only)}) {
         EncoderRun one(problem, 1), many(problem, 1);
         for_each_isa([&] {
@@ -373,7 +421,9 @@ void test_ends_of_pages() {
   for (DType type : kTypes) {
     for (const EncoderCase& problem :
          {make(random, type, 1, 17, 66, 3, 33), make(random, type, 1, 33, 64, 2, 64, 2, true),
-          make(random, type, 3, 5, 33, 3, 1100), make(random, type, 1, 1, 2, 1, 1)}) {
+          make(random, type, 3, 5, 33, 3, 1100), make(random, type, 1, 1, 2, 1, 1),
+          make_modern(random, type, 1, 17, 64, 1, 31, 2, false, 1),
+          make_modern(random, type, 2, 5, 132, 2, 33, 1, true, 0)}) {
       EncoderRun run(problem, 0);
       for_each_isa([&] {
         say("ends of pages", problem);
@@ -386,12 +436,16 @@ void test_ends_of_pages() {
                            static_cast<const float*>(BeforePage::copy_of(*run.biases[i]))});
         }
         there.block = block.data();
+        if (problem.has_rotary) {
+          there.rotary = static_cast<const float*>(BeforePage::copy_of(run.rotary));
+        }
         there.out = static_cast<float*>(BeforePage::allocate(run.out.bytes(), 4));
         vit::encoder(there, {vit::serial(), {BeforePage::scratch, BeforePage::release}});
         EXPECT(memcmp(there.out, run.out.data(), static_cast<size_t>(run.out.bytes())) == 0,
                "the output differs");
         BeforePage::release(there.out);
         BeforePage::release(const_cast<float*>(there.input));
+        if (problem.has_rotary) BeforePage::release(const_cast<float*>(there.rotary));
         for (const vit::EncoderBlock& b : block) {
           BeforePage::release(const_cast<void*>(b.weights));
           BeforePage::release(const_cast<float*>(b.biases));
@@ -405,6 +459,7 @@ void test_ends_of_pages() {
 
 int main(int argc, char** argv) {
   if (wanted(argc, argv, "sizes")) test_sizes();
+  if (wanted(argc, argv, "heads")) test_heads();
   if (wanted(argc, argv, "ends")) test_ends();
   if (wanted(argc, argv, "large_means")) test_large_means();
   if (wanted(argc, argv, "epsilon")) test_epsilon();

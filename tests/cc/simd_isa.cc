@@ -5,7 +5,7 @@
 #pragma GCC diagnostic ignored "-Wuninitialized"
 
 #include "custom_ops/cpu/simd/conversions.h"
-#include "custom_ops/cpu/simd/gelu.h"
+#include "custom_ops/cpu/simd/activations.h"
 #include "custom_ops/cpu/simd/math.h"
 
 namespace vit {
@@ -75,6 +75,7 @@ Vector<T> logarithms(Vector<T> x) {
 Vector<float> reciprocals(Vector<float> x) { return reciprocal(x); }
 Vector<float> tanh_forms(Vector<float> x) { return gelu_tanh(x); }
 Vector<float> erf_forms(Vector<float> x) { return gelu_erf(x); }
+Vector<float> silus(Vector<float> x) { return silu(x); }
 
 #if defined(__AVX512BF16__)
 void round_vectors(const float* x, uint16_t* result, int64_t count) {
@@ -100,6 +101,7 @@ vit_test::SimdFunctions functions() {
       each<float, reciprocals>,
       each<float, tanh_forms>,
       each<float, erf_forms>,
+      each<float, silus>,
       load_vectors<Bfloat16, uint16_t>,
       load_ones<Bfloat16>,
       load_vectors<Float16, uint16_t>,

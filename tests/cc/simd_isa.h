@@ -19,6 +19,7 @@ struct SimdFunctions {
   void (*reciprocal)(const float* x, float* result, int64_t count);
   void (*gelu_tanh)(const float* x, float* result, int64_t count);
   void (*gelu_erf)(const float* x, float* result, int64_t count);
+  void (*silu)(const float* x, float* result, int64_t count);
   // Converts whole vectors, and single elements.
   void (*load_bfloat16)(const uint16_t* x, float* result, int64_t count);
   void (*load_bfloat16_one)(const uint16_t* x, float* result, int64_t count);

@@ -181,21 +181,31 @@ Call attention_call(Input& input, const std::string& op) {
   return call;
 }
 
-Call encoder_call(Input& input) {
+Call encoder_call(Input& input, bool has_rotary) {
   const bool is_float = input.pick(0, 1), first_row_only = input.pick(0, 1);
   const XLA_FFI_DataType type = is_float ? XLA_FFI_DataType_F32 : XLA_FFI_DataType_BF16;
   const auto dtype = is_float ? vit::DType::kFloat32 : vit::DType::kBfloat16;
-  const int64_t heads = input.pick(1, 3), width = heads * input.pick(1, 9);
+  const int64_t heads = input.pick(1, 3),
+                size = has_rotary ? 2 * input.pick(1, 4) : input.pick(1, 9);
+  const int64_t width = heads * size;
   const int64_t mlp_size = input.pick(1, 70), blocks = input.pick(1, 3);
+  constexpr const char* kActivations[] = {"gelu_tanh", "gelu_erf", "swiglu"};
+  const auto activation = static_cast<vit::Activation>(input.pick(0, 2));
+  const bool qk_norm = input.pick(0, 1);
+  const int64_t biases_size = vit::encoder_biases_size(width, mlp_size, activation) +
+                              (qk_norm ? vit::qk_norm_size(size) : 0);
   const int64_t batch = input.pick(0, 2), tokens = input.pick(first_row_only, 9);
-  Call call = {"VitEncoder",
+  Call call = {has_rotary ? "VitRotaryEncoder" : "VitEncoder",
                {{XLA_FFI_DataType_F32, {batch, tokens, width}}},
                {{XLA_FFI_DataType_F32, {batch, first_row_only ? 1 : tokens, width}}},
                {}};
-  const Buffer weights = {type, {vit::encoder_weights_size(dtype, width, mlp_size)}};
-  const Buffer biases = {XLA_FFI_DataType_F32, {vit::encoder_biases_size(width, mlp_size)}};
+  const Buffer weights = {type, {vit::encoder_weights_size(dtype, width, mlp_size, activation)}};
+  const Buffer biases = {XLA_FFI_DataType_F32, {biases_size}};
   for (const Buffer& buffer : {weights, biases}) {
     call.arguments.insert(call.arguments.end(), static_cast<size_t>(blocks), buffer);
+  }
+  if (has_rotary) {
+    call.arguments.push_back({XLA_FFI_DataType_F32, {input.pick(0, tokens), 2, size / 2}});
   }
   call.attributes = {text("T", name_of(type)),
                      number("blocks", blocks),
@@ -204,13 +214,16 @@ Call encoder_call(Input& input) {
                      number("first_row_only", first_row_only),
                      number("layout", vit::kEncoderLayout),
                      list("epsilon", XLA_FFI_DataType_S32, {kOne}),
-                     text("activation", "gelu_tanh")};
+                     text("activation", kActivations[static_cast<int>(activation)]),
+                     number("qk_norm", qk_norm)};
   return call;
 }
 
-Call model_call(Input& input) {
-  Call call = encoder_call(input);
-  const std::vector<Buffer> blocks(call.arguments.begin() + 1, call.arguments.end());
+Call model_call(Input& input, bool has_rotary) {
+  Call call = encoder_call(input, has_rotary);
+  std::vector<Buffer> blocks(call.arguments.begin() + 1, call.arguments.end());
+  Buffer rotary = blocks.back();  // if there is one
+  if (has_rotary) blocks.pop_back();
   const int64_t batch = call.arguments[0].dims[0], width = call.arguments[0].dims[2];
   const XLA_FFI_DataType type = blocks[0].type, kFloat = XLA_FFI_DataType_F32;
   const auto dtype = type == kFloat ? vit::DType::kFloat32 : vit::DType::kBfloat16;
@@ -222,7 +235,7 @@ Call model_call(Input& input) {
   const int64_t pooling = input.pick(0, 2);
   const Buffer images = {kTypes[input.pick(0, 1) ? 4 : 0],
                          {batch, rows * size + input.pick(0, size - 1), columns * size, channels}};
-  call.op = "VitModel";
+  call.op = has_rotary ? "VitRotaryModel" : "VitModel";
   call.arguments = {
       images, {type, {vit::packed_size(dtype, size * size * channels, width)}}, {kFloat, {width}}};
   if (prefix) call.arguments.push_back({kFloat, {prefix, width}});
@@ -232,6 +245,10 @@ Call model_call(Input& input) {
   if (has_head) {
     call.arguments.push_back({kFloat, {vit::packed_size(vit::DType::kFloat32, width, classes)}});
     call.arguments.push_back({kFloat, {classes}});
+  }
+  if (has_rotary) {
+    rotary.dims[0] = input.pick(0, tokens);
+    call.arguments.push_back(rotary);
   }
   const int64_t out = has_head ? classes : width;
   call.results = {{kFloat, pooling ? std::vector<int64_t>{batch, out}
@@ -524,14 +541,15 @@ const XLA_FFI_Api* GetXlaFfiApi() {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Input input(data, size);
-  if (handlers().size() != 22) abort();  // 12 ops on CPUs, 10 on GPUs
+  if (handlers().size() != 24) abort();  // 14 ops on CPUs, 10 on GPUs
   const auto& [name, handler] =
       *std::next(handlers().begin(), input.pick(0, static_cast<int64_t>(handlers().size()) - 1));
   const std::string& op = name.first;
-  Call call = op.find("Attention") != std::string::npos ? attention_call(input, op)
-              : op == "VitEncoder"                      ? encoder_call(input)
-              : op == "VitModel"                        ? model_call(input)
-                                                        : patch_call(input, op);
+  const auto has = [&](const char* part) { return op.find(part) != std::string::npos; };
+  Call call = has("Attention") ? attention_call(input, op)
+              : has("Encoder") ? encoder_call(input, has("Rotary"))
+              : has("Model")   ? model_call(input, has("Rotary"))
+                               : patch_call(input, op);
   const int64_t changes = input.pick(0, 3);
   for (int64_t i = 0; i < changes; ++i) change(input, call);
   Frame frame;

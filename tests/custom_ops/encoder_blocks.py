@@ -7,7 +7,7 @@ import custom_ops
 ATTENTION, MLP = "MultiHeadDotProductAttention_1", "MlpBlock_3"
 
 
-def published(width, heads, mlp_size, seed=0):
+def published(width, heads, mlp_size, seed=0, *, swiglu=False, qk_norm=False, key_bias=True):
     """Random arrays of a block, float32, by their published keys."""
     generator = np.random.default_rng([seed, width, heads, mlp_size])
     head = (heads, width // heads)
@@ -27,11 +27,26 @@ def published(width, heads, mlp_size, seed=0):
     block[f"{MLP}/Dense_0/bias"] = normal(mlp_size)
     block[f"{MLP}/Dense_1/kernel"] = normal(mlp_size, width, size=mlp_size**-0.5)
     block[f"{MLP}/Dense_1/bias"] = normal(width)
+    if swiglu:
+        block[f"{MLP}/Dense_0/kernel"] = normal(width, 2 * mlp_size, size=width**-0.5)
+        block[f"{MLP}/Dense_0/bias"] = normal(2 * mlp_size)
+    if qk_norm:
+        for norm in ("query_ln", "key_ln"):
+            block[f"{ATTENTION}/{norm}/scale"] = 1 + normal(head[1])
+            block[f"{ATTENTION}/{norm}/bias"] = normal(head[1])
+    if not key_bias:
+        del block[f"{ATTENTION}/key/bias"]
     return block
 
 
-def stack(width=12, heads=3, mlp_size=7, layers=2):
-    return [published(width, heads, mlp_size, seed) for seed in range(layers)]
+def stack(width=12, heads=3, mlp_size=7, layers=2, **features):
+    return [published(width, heads, mlp_size, seed, **features) for seed in range(layers)]
+
+
+def rotary_table(patches, head_size, seed=0):
+    """Cosines and sines of random angles, `[patches, 2, head_size / 2]` float32."""
+    angles = np.random.default_rng(seed).normal(size=(patches, head_size // 2))
+    return np.stack([np.cos(3 * angles), np.sin(3 * angles)], axis=1).astype(np.float32)
 
 
 def small_plan(precision="float32", **options):

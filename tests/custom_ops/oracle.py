@@ -199,26 +199,42 @@ def patch_embed(images, kernel, bias, scale=1.0, offset=0.0, prefix=None, positi
     return tokens, backward
 
 
-def encoder(tokens, blocks, num_heads, activation, epsilon):
+def encoder(tokens, blocks, num_heads, activation, epsilon, rotary=None):
     """Encoder blocks from their published arrays (paper, equations 2 and 3; docs/paper.md A.4).
 
     Args:
         tokens: float64 `[B, N, D]`.
         blocks: list of dicts from published key to float64 array.
         num_heads: number of heads `H`.
-        activation: "gelu_tanh" or "gelu_erf".
-        epsilon: of both LayerNorms.
+        activation: "gelu_tanh", "gelu_erf" or "swiglu".
+        epsilon: of all LayerNorms.
+        rotary: float64 cosines and sines of the last P tokens, `[P, 2, d / 2]`, or None.
 
     Returns:
         `(tokens [B, N, D], list of the attention weights [B, H, N, N] of every block)`.
     """
+
+    def rotated(x):
+        """Heads `[B, N, H, d]` times a matrix of d x d for each token."""
+        x = x.copy()
+        size = x.shape[-1]
+        for token, (cosines, sines) in enumerate(rotary, x.shape[1] - len(rotary)):
+            matrix = np.zeros((size, size))
+            for i, (c, s) in enumerate(zip(cosines, sines, strict=True)):
+                j = i + size // 2
+                matrix[[i, i, j, j], [i, j, i, j]] = c, -s, s, c
+            x[:, token] = x[:, token] @ matrix.T
+        return x
 
     def norm(x, block, name):
         centered = x - x.mean(axis=-1, keepdims=True)
         deviation = np.sqrt((centered**2).mean(axis=-1, keepdims=True) + epsilon)
         return centered / deviation * block[f"{name}/scale"] + block[f"{name}/bias"]
 
-    def gelu(x):
+    def activated(x):
+        if activation == "swiglu":
+            gate, up = np.split(x, 2, axis=-1)
+            return gate / (1 + np.exp(-gate)) * up
         if activation == "gelu_erf":
             return x * (1 + np.vectorize(math.erf, otypes=["float64"])(x / math.sqrt(2))) / 2
         return x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
@@ -229,15 +245,19 @@ def encoder(tokens, blocks, num_heads, activation, epsilon):
         y = norm(tokens, block, "LayerNorm_0")
         q, k, v = (
             np.einsum("bnc,chd->bnhd", y, block[f"{heads}/{part}/kernel"])
-            + block[f"{heads}/{part}/bias"]
+            + block.get(f"{heads}/{part}/bias", 0)
             for part in ("query", "key", "value")
         )
+        if f"{heads}/query_ln/scale" in block:
+            q, k = norm(q, block, f"{heads}/query_ln"), norm(k, block, f"{heads}/key_ln")
+        if rotary is not None:
+            q, k = rotated(q), rotated(k)
         qkv = np.concatenate([part.reshape(tokens.shape) for part in (q, k, v)], axis=-1)
         out, weights, _ = attention(qkv, num_heads)
         out = np.einsum("bnhd,hdc->bnc", out.reshape(v.shape), block[f"{heads}/out/kernel"])
         tokens = tokens + out + block[f"{heads}/out/bias"]
         y = norm(tokens, block, "LayerNorm_2")
-        y = gelu(y @ block[f"{mlp}/Dense_0/kernel"] + block[f"{mlp}/Dense_0/bias"])
+        y = activated(y @ block[f"{mlp}/Dense_0/kernel"] + block[f"{mlp}/Dense_0/bias"])
         tokens = tokens + y @ block[f"{mlp}/Dense_1/kernel"] + block[f"{mlp}/Dense_1/bias"]
         all_weights.append(weights)
     return tokens, all_weights

@@ -10,6 +10,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 import custom_ops
 from custom_ops import encoder_reference, reference
+from custom_ops import model as model_op
 from tests.custom_ops import oracle
 from tests.custom_ops.compare import compiled_ops, draw, each_isa, exact
 from tests.custom_ops.encoder_blocks import (
@@ -17,6 +18,7 @@ from tests.custom_ops.encoder_blocks import (
     MLP,
     as_float64,
     published,
+    rotary_table,
     small_plan,
     stack,
 )
@@ -26,7 +28,7 @@ from tests.tolerances import EPSILON, assert_as_good
 PRECISIONS = ("float32", "bfloat16")
 
 
-def plain_layers(tokens, blocks, heads, activation, epsilon, dtype):
+def plain_layers(tokens, blocks, heads, activation, epsilon, dtype, rotary=None):
     """The blocks as layers of plain TensorFlow, everything in the dtype."""
     tokens = tf.cast(tokens, dtype)
     count, width = tokens.shape[1:]
@@ -38,19 +40,40 @@ def plain_layers(tokens, blocks, heads, activation, epsilon, dtype):
 
     def dense(x, block, name, rows, columns):
         kernel = tf.reshape(tf.cast(block[f"{name}/kernel"], dtype), [rows, columns])
-        bias = tf.reshape(tf.cast(block[f"{name}/bias"], dtype), [columns])
+        bias = tf.reshape(tf.cast(block.get(f"{name}/bias", np.zeros(columns)), dtype), [columns])
         x = tf.matmul(tf.reshape(x, [-1, rows]), kernel) + bias
         return tf.reshape(x, [-1, count, columns])
 
+    def turned(x):
+        """Complex numbers of element i and element i + d / 2, times those of the table."""
+        first = count - len(rotary)
+        parts = tf.split(tf.cast(x[:, first:], tf.float32), 2, axis=-1)
+        patches = tf.complex(*parts) * tf.complex(rotary[:, None, 0], rotary[:, None, 1])
+        patches = tf.concat([tf.math.real(patches), tf.math.imag(patches)], axis=-1)
+        return tf.concat([x[:, :first], tf.cast(patches, dtype)], axis=1)
+
     for block in blocks:
-        mlp_size = block[f"{MLP}/Dense_0/bias"].size
+        mlp_size, hidden = (
+            block[f"{MLP}/Dense_1/kernel"].shape[0],
+            block[f"{MLP}/Dense_0/bias"].size,
+        )
         y = norm(tokens, block, "LayerNorm_0")
         parts = ("query", "key", "value")
         qkv = [dense(y, block, f"{ATTENTION}/{part}", width, width) for part in parts]
+        for i, norm_name in enumerate(["query_ln", "key_ln"]):
+            head = tf.reshape(qkv[i], [-1, count, heads, width // heads])
+            if f"{ATTENTION}/{norm_name}/scale" in block:
+                head = norm(head, block, f"{ATTENTION}/{norm_name}")
+            if rotary is not None:
+                head = turned(head)
+            qkv[i] = tf.reshape(head, [-1, count, width])
         y = reference.attention(tf.concat(qkv, axis=-1), heads)
         tokens += dense(y, block, f"{ATTENTION}/out", width, width)
-        y = dense(norm(tokens, block, "LayerNorm_2"), block, f"{MLP}/Dense_0", width, mlp_size)
-        y = tf.nn.gelu(y, approximate=activation == "gelu_tanh")
+        y = dense(norm(tokens, block, "LayerNorm_2"), block, f"{MLP}/Dense_0", width, hidden)
+        if activation == "swiglu":
+            y = tf.nn.silu(y[..., :mlp_size]) * y[..., mlp_size:]
+        else:
+            y = tf.nn.gelu(y, approximate=activation == "gelu_tanh")
         tokens += dense(y, block, f"{MLP}/Dense_1", mlp_size, width)
     return tokens
 
@@ -90,6 +113,67 @@ def test_values_are_as_good_as_plain_layers(case, precision):
     assert out.dtype == first.dtype == "float32"
     assert_as_good(out, plain, expected, precision)
     assert_as_good(first, plain[:, :1], expected[:, :1], precision)
+
+
+# (tokens [B, N, D], heads, MLP size, features of the blocks, tokens without a rotary position)
+MODERN = {
+    "swiglu": ([2, 5, 24], 3, 70, {"swiglu": True}, None),
+    "swiglu of whole panels": ([2, 5, 64], 1, 64, {"swiglu": True}, None),
+    "no bias of keys": ([2, 5, 24], 3, 10, {"key_bias": False}, None),
+    "rotary, whole heads in a panel": ([2, 9, 128], 2, 10, {}, 5),
+    "rotary, a panel of queries and keys": ([1, 6, 96], 3, 10, {}, 0),
+    "rotary, parts of heads": ([2, 7, 144], 2, 10, {}, 1),
+    "rotary, no patch": ([1, 3, 12], 2, 5, {}, 3),
+    "norm": ([2, 5, 64], 1, 10, {"qk_norm": True}, None),
+    "norm, parts of heads": ([2, 5, 27], 3, 10, {"qk_norm": True}, None),
+    "all": ([2, 6, 48], 3, 33, {"swiglu": True, "qk_norm": True, "key_bias": False}, 1),
+    "all, parts of heads": ([2, 6, 36], 3, 31, {"swiglu": True, "qk_norm": True}, 1),
+    "all, one token": ([1, 1, 16], 2, 3, {"swiglu": True, "qk_norm": True}, 0),
+}
+
+
+@pytest.mark.parametrize(
+    ("case", "precision", "each_implementation"),
+    pairwise(list(MODERN), PRECISIONS, ["reference", "compiled"]),
+    indirect=["each_implementation"],
+)
+def test_blocks_of_modern_models_are_as_good_as_plain_layers(case, precision, each_implementation):
+    shape, heads, mlp_size, features, prefix = MODERN[case]
+    blocks = stack(shape[2], heads, mlp_size, **features)
+    activation = "swiglu" if "swiglu" in features else "gelu_erf"
+    rotary = None if prefix is None else rotary_table(shape[1] - prefix, shape[2] // heads)
+    tokens, options = draw(shape), {"activation": activation, "epsilon": 1e-5}
+    expected, _ = oracle.encoder(exact(tokens), as_float64(blocks), heads, **options, rotary=rotary)
+    plain = plain_layers(tokens, blocks, heads, **options, dtype=precision, rotary=rotary)
+    plan = custom_ops.pack_encoder(blocks, heads, precision, **options)
+    assert plan.mlp_size == mlp_size and plan.qk_norm == ("qk_norm" in features)
+    for _ in each_isa() if each_implementation == "compiled" else ["the reference"]:
+        out = custom_ops.encoder(tokens, plan, rotary=rotary)
+        first = custom_ops.encoder(tokens, plan, rotary=rotary, first_row_only=True)
+        assert_as_good(out, plain, expected, precision)
+        assert_as_good(first, plain[:, :1], expected[:, :1], precision)
+
+
+@pytest.mark.parametrize("pooling", ["none", "token", "mean"])
+def test_a_model_turns_the_queries_and_keys_of_its_patches(pooling):
+    """The op of a whole model computes what its parts compute one after the other."""
+    plan = custom_ops.pack_encoder(
+        stack(swiglu=True, qk_norm=True, key_bias=False), 3, activation="swiglu"
+    )
+    images, kernel, bias, prefix = (
+        draw(shape, seed=i) for i, shape in enumerate([[2, 9, 12, 3], [4, 4, 3, 12], [12], [2, 12]])
+    )
+    rotary, norm = tf.constant(rotary_table(6, 4)), (draw([12], seed=5), draw([12], seed=6))
+    tokens = custom_ops.patch_embed(images, kernel, bias, prefix=prefix)
+    tokens = custom_ops.encoder(tokens, plan, rotary=rotary)
+    mean, variance = tf.nn.moments(tokens, axes=[-1], keepdims=True)
+    expected = tf.nn.batch_normalization(tokens, mean, variance, norm[1], norm[0], plan.epsilon)
+    if pooling != "none":
+        expected = expected[:, 0] if pooling == "token" else tf.reduce_mean(expected, axis=1)
+    packed = model_op.pack_model(plan, kernel, bias, prefix, None, norm, None, rotary)
+    for _ in each_isa():
+        found = model_op.model(images, 1.0, 0.0, packed, pooling=pooling, has_head=False)
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -214,18 +298,22 @@ def test_a_gradient_is_refused(in_graph):
 @pytest.mark.parametrize("jit", [False, True])
 def test_in_graphs(jit, each_implementation):
     """With `jit_compile=True` the compiled op runs too, in the library for XLA."""
-    plan = small_plan("bfloat16")
+    plan, rotary = small_plan("bfloat16"), rotary_table(1, 4)
 
     @tf.function(jit_compile=jit)
     def run(tokens):
-        return [custom_ops.encoder(tokens, plan, first_row_only=row) for row in (False, True)]
+        plain = [custom_ops.encoder(tokens, plan, first_row_only=row) for row in (False, True)]
+        return [*plain, custom_ops.encoder(tokens, plan, rotary=rotary)]
 
-    both = run.get_concrete_function(tf.TensorSpec([None, None, 12])).outputs
-    assert [x.shape.as_list() for x in both] == [[None, None, 12], [None, 1, 12]]
+    found = run.get_concrete_function(tf.TensorSpec([None, None, 12])).outputs
+    every = [None, None, 12]
+    assert [x.shape.as_list() for x in found] == [every, [None, 1, 12], every]
     compiled = each_implementation == "compiled"
     for shape in ([2, 5, 12], [0, 1, 12]):
         tokens = draw(shape)
-        assert compiled_ops(run, tokens) == ({"VitEncoder"} if compiled else set())
+        assert compiled_ops(run, tokens) == (
+            {"VitEncoder", "VitRotaryEncoder"} if compiled else set()
+        )
         for actual, expected in zip(run(tokens), run.python_function(tokens), strict=True):
             if compiled:
                 np.testing.assert_array_equal(actual, expected)
@@ -247,6 +335,12 @@ def test_sizes_known_only_at_run_time_are_checked(each_implementation):
 
     assert run(tf.zeros([2, 3, 12])).shape == [2, 1, 12]
     assert any_width(tf.zeros([2, 3, 12])).shape == [2, 3, 12]
+
+    @tf.function(input_signature=[tf.TensorSpec([None, None, None])])
+    def any_rotary(rotary):
+        return custom_ops.encoder(tf.zeros([2, 3, 12]), plan, rotary=rotary)
+
+    assert any_rotary(tf.zeros([3, 2, 2])).shape == [2, 3, 12]
     no_row, wrong_width = {
         "compiled": (r"\[2, 0, 12\].*first row", r"weights\[0\] .*width 9"),
         "reference": (r"\[2,0,12\]", r"\[2,3,9\]"),
@@ -255,6 +349,8 @@ def test_sizes_known_only_at_run_time_are_checked(each_implementation):
         run(tf.zeros([2, 0, 12]))
     with pytest.raises(tf.errors.InvalidArgumentError, match=wrong_width):
         any_width(tf.zeros([2, 3, 9]))
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        any_rotary(tf.zeros([4, 2, 2]))
 
 
 class Served(tf.Module):
@@ -280,6 +376,19 @@ def test_a_saved_model_computes_the_same(precision, each_implementation, tmp_pat
     np.testing.assert_array_equal(custom_ops.encoder(tokens, again), expected)
     names = nodes(read_model(tmp_path)).keys()
     assert ("VitEncoder" in names) == (each_implementation == "compiled")
+
+
+@pytest.mark.usefixtures("auto")
+def test_a_saved_model_of_before_lacks_newer_attributes(tmp_path):
+    plan, tokens = small_plan(), draw([2, 5, 12])
+    with custom_ops.implementation("compiled"):
+        tf.saved_model.save(Served(plan), str(tmp_path))
+    model = read_model(tmp_path)
+    for node in nodes(model)["VitEncoder"]:
+        node.attr.pop("qk_norm", None)
+    (tmp_path / "saved_model.pb").write_bytes(model.SerializeToString())
+    loaded = tf.saved_model.load(str(tmp_path))
+    np.testing.assert_array_equal(loaded(tokens), custom_ops.encoder(tokens, plan))
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,38 @@ def folded(block):
     }
 
 
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("mlp_size", [1, 32, 70])
+def test_a_panel_of_swiglu_has_gates_and_what_they_multiply(mlp_size, precision):
+    width = 6
+    block = published(width, 2, mlp_size, swiglu=True)
+    block |= {"LayerNorm_2/scale": np.ones(width), "LayerNorm_2/bias": np.zeros(width)}
+    plan = custom_ops.pack_encoder([block], 2, precision, "swiglu")
+    assert (plan.width, plan.mlp_size) == (width, mlp_size)
+    kernel = exact(tf.cast(tf.constant(block[f"{MLP}/Dense_0/kernel"]), precision))
+    k = 1 if precision == "float32" else 2
+    panels = math.ceil(mlp_size / 32)
+    packed = exact(plan.weights[0])[2 * width // k * 64 * k :]  # behind qkv and out
+    packed = packed[: panels * width * 64].reshape(panels, width // k, 64, k)
+    for panel in range(panels):
+        for column in range(64):
+            number = 32 * panel + column % 32
+            expected = np.zeros(width)
+            if number < mlp_size:
+                expected = kernel[:, number + (column >= 32) * mlp_size]
+            np.testing.assert_array_equal(packed[panel, :, column].ravel(), expected)
+    unpacked = encoder_reference.unpack_block(plan, 0)
+    np.testing.assert_array_equal(exact(unpacked["fc1/kernel"]), kernel)
+    np.testing.assert_array_equal(unpacked["fc1/bias"], block[f"{MLP}/Dense_0/bias"])
+
+
+def test_the_norm_of_queries_and_keys_follows_the_biases():
+    block = published(12, 3, 7, qk_norm=True)
+    [biases] = custom_ops.pack_encoder([block], 3).biases
+    norms = [block[f"{ATTENTION}/{x}_ln/{y}"] for x in ("query", "key") for y in ("scale", "bias")]
+    np.testing.assert_array_equal(biases[67:], np.concatenate(norms))
+
+
 def test_packing_needs_no_library_and_takes_tensors_of_any_float(monkeypatch):
     monkeypatch.setattr(loader, "library", lambda: pytest.fail("loaded"))
     halves = [{key: array.astype(np.float16) for key, array in b.items()} for b in stack()]
@@ -120,6 +152,15 @@ def changed(key, array):
         ({"blocks": changed("rel_pos", np.zeros(3))}, r"blocks\[1\].*'rel_pos'"),
         ({"blocks": changed("LayerNorm_2/bias", np.zeros(12, int))}, "bias.*int64"),
         ({"blocks": [stack()[0] | {"LayerNorm_0/scale": np.ones([1, 12])}]}, r"\(1, 12\).*1 dim"),
+        ({"activation": "swiglu"}, r"blocks\[0\].*7 columns.*gate and up"),
+        (
+            {"blocks": changed(f"{ATTENTION}/query_ln/scale", np.ones(4, "float32"))},
+            r"blocks\[1\].*query_ln/scale.*does not have",
+        ),
+        (
+            {"blocks": [*stack(layers=1, qk_norm=True), *stack(layers=1)]},
+            r"blocks\[1\] has no array .*query_ln/scale",
+        ),
     ],
 )
 def test_illegal_arguments_of_packing_are_named(changes, message):
@@ -143,6 +184,9 @@ def test_illegal_arguments_of_packing_are_named(changes, message):
         ({"width": 13}, "13.*num_heads=3"),
         ({"mlp_size": 0}, "mlp_size.*positive"),
         ({"activation": None}, "activation=None"),
+        ({"activation": "swiglu"}, r"biases\[0\].*67.*74.*swiglu"),
+        ({"qk_norm": True}, r"biases\[0\].*67.*83.*qk_norm=True"),
+        ({"qk_norm": None}, "qk_norm=None"),
     ],
 )
 def test_variables_that_are_no_plan_are_refused(changes, message):
@@ -162,6 +206,15 @@ def test_variables_that_are_no_plan_are_refused(changes, message):
         (tf.zeros([2, 5, 12]), {"first_row_only": None}, "first_row_only=None"),
         (tf.zeros([2, 5, 12]), {"plan": stack()}, "plan.*list.*pack_encoder"),
         (tf.zeros([2, 5, 12]), {"implementation": "fast"}, "implementation='fast'"),
+        (tf.zeros([2, 5, 12]), {"rotary": np.zeros([4, 2, 2])}, "rotary.*float64"),
+        (tf.zeros([2, 5, 12]), {"rotary": tf.zeros([4, 4])}, r"rotary.*\(4, 4\).*\(P, 2, 2\)"),
+        (tf.zeros([2, 5, 12]), {"rotary": tf.zeros([4, 2, 4])}, r"\(4, 2, 4\).*\(P, 2, 2\)"),
+        (tf.zeros([2, 5, 12]), {"rotary": tf.zeros([6, 2, 2])}, "6 rows.*5 tokens"),
+        (
+            tf.zeros([2, 5, 9]),
+            {"rotary": tf.zeros([5, 2, 2]), "plan": custom_ops.pack_encoder(stack(9), 3)},
+            "heads have 3 elements",
+        ),
     ],
 )
 def test_illegal_arguments_of_the_call_are_named(tokens, options, message):

@@ -52,6 +52,7 @@ MODEL = {name: value for name, value in ENCODER.items() if name != "tokens"} | {
     "patch_size": 4,
     "pooling": "token",
 }
+ROTARY = {"rotary": zeros(4, 2, 2)}
 CUT = {"images": EMBED["images"], "patch_size": 4}
 RESTORE = {
     "d_patches": zeros(2, 4, 48),
@@ -109,6 +110,14 @@ CASES = [
         {"tokens": zeros(2, 0, 12), "first_row_only": True},
         r"\[2, 0, 12\], .*first row",
     ),
+    ("vit_encoder", ENCODER, {"qk_norm": True}, r"biases\[0\] .*67.*83"),
+    ("vit_encoder", ENCODER, {"activation": "swiglu"}, r"biases\[0\] .*67.*74"),
+    ("vit_rotary_encoder", ENCODER | ROTARY, {"rotary": zeros(6, 2, 2)}, "6 rows.*5 tokens"),
+    ("vit_rotary_encoder", ENCODER | ROTARY, {"rotary": zeros(4, 2, 3)}, r"4, 2, 3\].*4, 2, 2\]"),
+    ("vit_rotary_encoder", ENCODER | ROTARY, {"rotary": zeros(4, 4)}, r"rotary.*P, 2, d / 2.*4, 4"),
+    ("vit_rotary_encoder", ENCODER | ROTARY, {"num_heads": 4}, "heads have 3"),
+    ("vit_rotary_model", MODEL | ROTARY, {"rotary": zeros(6, 2, 2)}, "6 rows.*5 tokens"),
+    ("vit_rotary_model", MODEL | ROTARY, {"rotary": zeros(4, 2, 3)}, r"4, 2, 3\].*4, 2, 2\]"),
     ("vit_model", MODEL, {"layout": 2}, "layout 2, .*layout 1"),
     ("vit_model", MODEL, {"images": zeros(8, 9, 3)}, "images.*B, H, W, C"),
     ("vit_model", MODEL, {"images": zeros(2, 8, 9, 4)}, "kernel has .*3072.*4096"),

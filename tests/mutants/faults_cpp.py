@@ -76,9 +76,9 @@ CPP = (
         "for (int64_t j = 0; j < kLanes<float>; ++j) total += weights[i + j];",
     ),
     Fault(
-        "custom_ops/cpu/encoder/layer_norm.h",
+        "custom_ops/cpu/normalize.h",
         "missing mask",
-        "      for (int64_t i = width - j; i < kLane; ++i) x[i] = 0;\n",
+        "    for (int64_t i = width - j; i < kLane; ++i) x[i] = 0;\n",
         "",
     ),
     Fault(
@@ -88,7 +88,7 @@ CPP = (
         "broadcast<float>(-125.0f)",
     ),
     Fault(
-        "custom_ops/cpu/simd/gelu.h",
+        "custom_ops/cpu/simd/activations.h",
         "wrong constant",
         "0.1029432397f",
         "0.1030432397f",

@@ -25,15 +25,32 @@ from timm.models.resnetv2 import ResNetV2
 from timm.models.vision_transformer import VisionTransformer
 from transformers import (
     AutoImageProcessor,
+    DeiTConfig,
+    DeiTForImageClassification,
     Dinov2Config,
     Dinov2Model,
+    Dinov2WithRegistersConfig,
+    Dinov2WithRegistersModel,
+    DINOv3ViTConfig,
+    DINOv3ViTModel,
+    SiglipConfig,
+    SiglipModel,
+    SiglipVisionConfig,
+    SiglipVisionModel,
     ViTConfig,
     ViTForImageClassification,
+    ViTMAEConfig,
+    ViTMAEForPreTraining,
     ViTModel,
 )
 
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 HALF = (0.5,) * 3, (0.5,) * 3
+# By the name in config.json: models whose result is `pooler_output`.
+BACKBONES = {
+    kind.__name__: kind
+    for kind in (ViTModel, Dinov2Model, Dinov2WithRegistersModel, DINOv3ViTModel, SiglipVisionModel)
+}
 
 
 def make(folder):
@@ -75,11 +92,42 @@ def make_huggingface(folder):
     model.save_pretrained(folder / "hf_pooler")
     keep(folder / "hf_pooler", model, (32, 32), lambda out: out.pooler_output)
     make_dinov2(folder)
+    make_dinov3(folder)
+    make_siglip(folder)
+
+    model = randomized(DeiTForImageClassification(DeiTConfig(**small, id2label=labels)))
+    model.save_pretrained(folder / "hf_deit")
+    keep(folder / "hf_deit", model, small["image_size"], lambda out: out.logits)
+
+    # The class token does not depend on the order of the patches, which are shuffled.
+    decoder = dict(decoder_hidden_size=32, decoder_num_hidden_layers=1)
+    decoder |= dict(decoder_num_attention_heads=2, decoder_intermediate_size=16)
+    config = ViTMAEConfig(**small | {"image_size": 32, "mask_ratio": 0.0}, **decoder)
+    model = randomized(ViTMAEForPreTraining(config))
+    model.save_pretrained(folder / "hf_mae")
+    keep(folder / "hf_mae", model.vit, (32, 32), lambda out: out.last_hidden_state[:, 0])
+
+
+def make_siglip(folder):
+    """Image encoders with names as in files and in memory, and one beside a text encoder."""
+    small = dict(hidden_size=48, intermediate_size=80, num_hidden_layers=2, num_attention_heads=3)
+    images = small | {"image_size": 32, "patch_size": 8, "layer_norm_eps": 1e-3}
+    for name in ("hf_siglip", "hf_siglip_memory"):
+        model, path = randomized(SiglipVisionModel(SiglipVisionConfig(**images))), folder / name
+        model.save_pretrained(path)
+        if name == "hf_siglip_memory":
+            save_file(model.state_dict(), path / "model.safetensors")
+        keep(path, model, (32, 32), lambda out: out.pooler_output)
+
+    texts = small | {"vocab_size": 11, "max_position_embeddings": 5}
+    model = randomized(SiglipModel(SiglipConfig(text_config=texts, vision_config=images)))
+    model.save_pretrained(folder / "hf_siglip_whole")
+    keep(folder / "hf_siglip_whole", model.vision_model, (32, 32), lambda out: out.pooler_output)
 
 
 def make_dinov2(folder):
     """Backbones with names as in files and in memory; 6 x 6 positions for 3 x 4 patches."""
-    config = Dinov2Config(
+    fields = dict(
         hidden_size=48,
         num_hidden_layers=2,
         num_attention_heads=3,
@@ -96,10 +144,37 @@ def make_dinov2(folder):
         "image_mean": HALF[0],
         "image_std": HALF[1],
     }
-    for name in ("hf_dinov2", "hf_dinov2_memory"):
-        model, path = randomized(Dinov2Model(config)), folder / name
+    registers = Dinov2WithRegistersConfig(**fields, num_register_tokens=3)
+    gated = Dinov2Config(**fields | {"mlp_ratio": 4}, use_swiglu_ffn=True)
+    for name, kind, config in [
+        ("hf_dinov2_gated", Dinov2Model, gated),
+        ("hf_dinov2", Dinov2Model, Dinov2Config(**fields)),
+        ("hf_dinov2_memory", Dinov2Model, Dinov2Config(**fields)),
+        ("hf_registers", Dinov2WithRegistersModel, registers),
+        ("hf_registers_memory", Dinov2WithRegistersModel, registers),
+    ]:
+        model, path = randomized(kind(config)), folder / name
         model.save_pretrained(path)
-        if name == "hf_dinov2_memory":
+        if name.endswith("_memory"):
+            save_file(model.state_dict(), path / "model.safetensors")
+        (path / "preprocessor_config.json").write_text(json.dumps(processor))
+        keep(path, model, (25, 33), lambda out: out.pooler_output)
+
+
+def make_dinov3(folder):
+    """Backbones with either kind of MLP, with names as in files and in memory; 3 x 4 patches."""
+    fields = dict(hidden_size=48, intermediate_size=80, num_hidden_layers=2, num_attention_heads=3)
+    fields |= dict(image_size=32, patch_size=8, layer_norm_eps=1e-3)
+    gated = dict(use_gated_mlp=True, hidden_act="silu", rope_theta=50.0)
+    processor = {"size": {"height": 25, "width": 33}, "image_mean": HALF[0], "image_std": HALF[1]}
+    for name, own in [
+        ("hf_dinov3", {"num_register_tokens": 4}),
+        ("hf_dinov3_memory", {"num_register_tokens": 4}),
+        ("hf_dinov3_gated", gated),
+    ]:
+        model, path = randomized(DINOv3ViTModel(DINOv3ViTConfig(**fields, **own))), folder / name
+        model.save_pretrained(path)
+        if name.endswith("_memory"):
             save_file(model.state_dict(), path / "model.safetensors")
         (path / "preprocessor_config.json").write_text(json.dumps(processor))
         keep(path, model, (25, 33), lambda out: out.pooler_output)
@@ -118,10 +193,33 @@ def make_timm(folder):
         ("timm_map_tanh", "vit_base_patch32_siglip_256", (24, 40), {}),
         ("timm_no_slot", "flexivit_small", (24, 40), {}),
         ("timm_deit", "deit_tiny_patch16_224", (32, 32), {}),
+        ("timm_dinov2", "vit_small_patch14_dinov2", (24, 40), {}),
+        ("timm_reg4_dinov2", "vit_small_patch14_reg4_dinov2", (24, 40), {}),
+        ("timm_registers", "vit_base_patch16_224", (24, 41), {"reg_tokens": 2}),
+        (
+            "timm_registers_gap",
+            "vit_base_patch16_siglip_gap_224",
+            (24, 40),
+            {"reg_tokens": 2, "no_embed_class": True},
+        ),
+        (
+            "timm_registers_map",
+            "vit_base_patch16_siglip_224",
+            (24, 40),
+            {"reg_tokens": 2, "no_embed_class": True},
+        ),
         ("timm_hybrid_root", "vit_tiny_r_s16_p8_224", (64, 96), {}),
     ]:
         model = timm.create_model(architecture, img_size=size, **small, **fields)
         save_timm(folder / name, randomized(model), size)
+
+    # 5 x 5 positions for 3 x 6 patches.
+    for name, architecture in [
+        ("timm_dinov2_resized", "vit_small_patch14_dinov2"),
+        ("timm_reg4_dinov2_resized", "vit_small_patch14_reg4_dinov2"),
+    ]:
+        model = timm.create_model(architecture, img_size=40, dynamic_img_size=True, **small)
+        save_timm(folder / name, randomized(model), (24, 48))
 
     model = hybrid((50, 34), (1, 2), embed_dim=48, depth=1, num_heads=3, num_classes=5)
     keep_timm(folder / "timm_hybrid", randomized(model), (50, 34))
@@ -200,8 +298,7 @@ def load(folder):
         settings = json.loads((path / "config.json").read_text())
         output = lambda out: out  # noqa: E731
         if "model_type" in settings:
-            backbones = {"ViTModel": ViTModel, "Dinov2Model": Dinov2Model}
-            kind = backbones.get(settings["architectures"][0])
+            kind = BACKBONES.get(settings["architectures"][0])
             model, report = (kind or ViTForImageClassification).from_pretrained(
                 path, output_loading_info=True
             )

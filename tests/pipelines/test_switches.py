@@ -26,6 +26,13 @@ POSITIONS = {
         "model.position_embedding=learned_2d",
     ],
 }
+# Not positions alone: the later blocks of docs/paper.md D.6.
+POSITIONS["later_blocks"] = [
+    "model.position_embedding=rotary_2d",
+    "model.qk_norm=true",
+    "model.key_bias=false",
+    "model.activation=swiglu",
+]
 LAYERS = {
     **{kind: f"model.spatial={kind}" for kind in SPATIAL[1:]},
     "squeeze_excite": "model.squeeze_excite=true",
@@ -44,7 +51,7 @@ def experiment_of(name):
 # Always one of a layer, with attention and convolution; after a change of training or models one
 # of each kind of computation, and of positions that all layers share.
 OFTEN = ("augmented",)
-KINDS = ("relative", "every_layer", "every_layer_shared", "local_2d", "squeeze_excite")
+KINDS = (*POSITIONS, "local_2d", "squeeze_excite")
 
 
 def marks_of(name):

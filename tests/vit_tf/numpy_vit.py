@@ -49,6 +49,8 @@ def published(model):
     }
     if model.class_token is not None:
         params["cls"] = value(model.class_token.token)[None]
+    if model.register_tokens is not None:
+        params["registers"] = value(model.register_tokens.tokens)[None]
     for index, layer in enumerate(model.position_layers()):
         key = block_positions(index) if index else POSITIONS
         if model.config.position_embedding == "learned_2d":
@@ -68,9 +70,19 @@ def published(model):
             params[f"{names[ours]}/bias"] = value(getattr(block, ours).beta)
         for i, part in enumerate(("query", "key", "value")):
             kernel = value(block.attention.qkv.kernel)[:, i * width : (i + 1) * width]
-            bias = value(block.attention.qkv.bias)[i * width : (i + 1) * width]
             params[f"{names['attention']}/{part}/kernel"] = kernel.reshape(width, heads, size)
+            if model.config.key_bias:
+                bias = value(block.attention.qkv.bias)[i * width : (i + 1) * width]
+            elif part == "key":
+                continue
+            else:
+                bias = value(block.attention.bias)[i // 2]
             params[f"{names['attention']}/{part}/bias"] = bias.reshape(heads, size)
+        if model.config.qk_norm:
+            for part in ("query", "key"):
+                norm = getattr(block.attention, f"norm_{part}")
+                params[f"{names['attention']}/{part}_ln/scale"] = value(norm.gamma)
+                params[f"{names['attention']}/{part}_ln/bias"] = value(norm.beta)
         out = block.attention.out
         params[f"{names['attention']}/out/kernel"] = value(out.kernel).reshape(heads, size, width)
         params[f"{names['attention']}/out/bias"] = value(out.bias)
@@ -78,8 +90,12 @@ def published(model):
             for ours in ("attention_scale", "mlp_scale"):
                 params[names[ours]] = value(getattr(block, ours).scale)
         for ours, theirs in (("dense_0", "Dense_0"), ("dense_1", "Dense_1")):
-            params[f"{names['mlp']}/{theirs}/kernel"] = value(getattr(block.mlp, ours).kernel)
-            params[f"{names['mlp']}/{theirs}/bias"] = value(getattr(block.mlp, ours).bias)
+            for name in ("kernel", "bias"):
+                array = value(getattr(getattr(block.mlp, ours), name))
+                if model.config.activation == "swiglu" and ours == "dense_0":
+                    gate, array = np.split(array, 2, axis=-1)
+                    params[f"{names['mlp']}/Gate_0/{name}"] = gate
+                params[f"{names['mlp']}/{theirs}/{name}"] = array
     for name in ("pre_logits", "head"):
         if getattr(model, name) is not None:
             params[f"{name}/kernel"] = value(getattr(model, name).kernel)
@@ -127,6 +143,7 @@ def encode(
     masks=None,
     grid=None,
     injection="stem",
+    rotary_base=None,
 ):
     """Equations 1-4 from the patch embeddings to the final norm.
 
@@ -142,6 +159,7 @@ def encode(
             "i/mlp branch".
         grid: `(rows, columns)` of the patches, for an axial model.
         injection: "stem", "every_layer" or "every_layer_shared" (docs/paper.md D.1).
+        rotary_base: base of the rotations of queries and keys; None for none.
 
     Returns:
         `(features [B, T, D], weights)`: the attention weights `[B, heads, T, T]` of each block; in
@@ -155,7 +173,14 @@ def encode(
     positions = positions_of(params)
     if positions is not None and injection == "stem":
         tokens = tokens + positions
+    if "registers" in params:  # behind the class token, without positions
+        first = tokens.shape[1] - patches.shape[1]
+        registers = np.repeat(params["registers"], len(tokens), axis=0)
+        tokens = np.concatenate([tokens[:, :first], registers, tokens[:, first:]], axis=1)
     tokens = tokens * masks.get("embedding", 1.0)
+
+    def rotated(x):
+        return x if rotary_base is None else rotate(x, grid, rotary_base)
 
     found = []
     for index, (block, visible) in enumerate(_blocks(params, grid)):
@@ -165,21 +190,43 @@ def encode(
         elif injection == "every_layer":
             tokens = tokens + positions_of(params, block_positions(index))
         normed = _norm(params, names["norm_attention"], tokens, epsilon)
+        mask = masks.get(f"{index}/weights", 1.0)
+
+        def prepared(part, x, name=names["attention"]):
+            if f"{name}/{part}_ln/scale" in params:
+                x = _norm(params, f"{name}/{part}_ln", x, epsilon)
+            return rotated(x)
+
         attended, weights = _attention(
-            params, names["attention"], normed, heads, masks.get(f"{index}/weights", 1.0), visible
+            params, names["attention"], normed, heads, mask, visible, prepared
         )
         attended = attended * masks.get(f"{index}/attention", 1.0)
         attended = attended * params.get(names["attention_scale"], 1.0)
         tokens = tokens + attended * masks.get(f"{index}/attention branch", 1.0)
 
         normed = _norm(params, names["norm_mlp"], tokens, epsilon)
-        hidden = gelu(_dense(params, f"{names['mlp']}/Dense_0", normed))
+        hidden = _dense(params, f"{names['mlp']}/Dense_0", normed)
+        if f"{names['mlp']}/Gate_0/kernel" in params:  # Shazeer (2020), eq. 6 with beta = 1
+            gate = _dense(params, f"{names['mlp']}/Gate_0", normed)
+            hidden = gate / (1 + np.exp(-gate)) * hidden
+        else:
+            hidden = gelu(hidden)
         hidden = hidden * masks.get(f"{index}/hidden", 1.0)
         out = _dense(params, f"{names['mlp']}/Dense_1", hidden) * masks.get(f"{index}/mlp", 1.0)
         out = out * params.get(names["mlp_scale"], 1.0)
         tokens = tokens + out * masks.get(f"{index}/mlp branch", 1.0)
         found.append(weights)
     return _norm(params, "Transformer/encoder_norm", tokens, epsilon), found
+
+
+def options_of(config):
+    """The options of `encode` for a model of this configuration; `forward` finds the grid."""
+    return {
+        "epsilon": config.layer_norm_epsilon,
+        "gelu": {"gelu_tanh": gelu_tanh, "gelu_erf": gelu_erf}.get(config.activation),
+        "injection": config.position_injection,
+        "rotary_base": config.rotary and config.rotary_base,
+    }
 
 
 def _blocks(params, grid):
@@ -195,12 +242,13 @@ def _blocks(params, grid):
 
 def classify(params, features, classifier="token"):
     """Pooling, then tanh pre-logits and head, if the parameters have them."""
+    registers = params["registers"].shape[1] if "registers" in params else 0
     if classifier == "token":
         pooled = features[:, 0]
     elif classifier == "gap":
-        pooled = features.mean(axis=1)
+        pooled = features[:, registers:].mean(axis=1)
     else:
-        pooled = features
+        pooled = features[:, registers:]
     if "pre_logits/kernel" in params:
         pooled = np.tanh(_dense(params, "pre_logits", pooled))
     return _dense(params, "head", pooled) if "head/kernel" in params else pooled
@@ -212,6 +260,27 @@ def forward(params, images, heads, classifier="token", **options):
     grid = (images.shape[1] // side, images.shape[2] // side)
     features, _ = encode(params, embed(params, images), heads, classifier, grid=grid, **options)
     return classify(params, features, classifier)
+
+
+def rotate(x, grid, base):
+    """Rotates the last tokens `[B, T, d]`, patches of a grid, pair by pair of channels.
+
+    A patch in row r of R has the place `2 (r + 1/2) / R - 1`, and so for columns. Channels j and
+    `j + d / 2` are a pair. Its angle is `2 pi place / base^(4 k / d)`, of rows for the first d / 4
+    pairs and of columns for the others; k counts the pairs of each.
+    """
+    x, (rows, columns), size = x.copy(), grid, x.shape[-1]
+    first = x.shape[1] - rows * columns
+    for row in range(rows):
+        for column in range(columns):
+            token = first + row * columns + column
+            places = 2 * (row + 0.5) / rows - 1, 2 * (column + 0.5) / columns - 1
+            for pair in range(size // 2):
+                place, k = places[pair // (size // 4)], pair % (size // 4)
+                turned = np.exp(2j * math.pi * place / base ** (4 * k / size))
+                turned = turned * (x[:, token, pair] + 1j * x[:, token, pair + size // 2])
+                x[:, token, pair], x[:, token, pair + size // 2] = turned.real, turned.imag
+    return x
 
 
 def gelu_tanh(x):
@@ -256,9 +325,10 @@ def _dense(params, name, x):
     return x @ params[f"{name}/kernel"] + params[f"{name}/bias"]
 
 
-def _attention(params, name, x, heads, mask, visible):
+def _attention(params, name, x, heads, mask, visible, prepared):
     """Multi-head attention, appendix A, equations 5-8; `mask` multiplies the weights.
 
+    `prepared(part, x)` changes the queries and the keys of a head, `part` "query" or "key".
     `visible`, bool `[T, T]` or True, says which keys the softmax of a query is over.
     """
     size = x.shape[-1] // heads
@@ -266,9 +336,11 @@ def _attention(params, name, x, heads, mask, visible):
     found = []
     for head in range(heads):
         query, key, value = (
-            x @ params[f"{name}/{part}/kernel"][:, head] + params[f"{name}/{part}/bias"][head]
+            x @ params[f"{name}/{part}/kernel"][:, head]
+            + (params[f"{name}/{part}/bias"][head] if f"{name}/{part}/bias" in params else 0.0)
             for part in ("query", "key", "value")
         )
+        query, key = prepared("query", query), prepared("key", key)
         logits = query @ key.transpose(0, 2, 1)
         if f"{name}/relative_embedding" in params:
             logits = logits + _relative(query, params[f"{name}/relative_embedding"])

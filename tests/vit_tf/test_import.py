@@ -75,7 +75,7 @@ def test_public_names_are_the_documented_ones():
     modules = {"analysis", "config", "cost", "layers", "models", "weights"}
     functions = {"create_model", "list_models", "load_npz", "save_npz"}
     functions |= {"load_safetensors", "save_safetensors", "feature_model", "list_weights"}
-    functions |= {"pack_model", "load"}
+    functions |= {"pack_model", "load", "load_adapters"}
     classes = {"AxialResNetConfig", "ResNetConfig", "StemConfig", "ViTConfig"}
     classes |= {"Classes", "LoadedModel", "Preprocessing"}
     assert set(vit_tf.__all__) == modules | functions | classes

@@ -31,8 +31,8 @@ def attention_maps(model, inputs):
     """How much attention each patch gets, in every layer and head.
 
     With a class token: the softmax weights from the class token to the patches. They are not
-    normalized again: together with the class token's weight for itself they sum to 1. Without a
-    class token: the mean over the queries of all patches. In an axial model, the row and column
+    normalized again: together with its weights for itself and the registers they sum to 1. Without
+    a class token: the mean over the queries of all patches. In an axial model, the row and column
     attention of a layer count as one attention, the product of their matrices in each head.
 
     Args:
@@ -47,10 +47,8 @@ def attention_maps(model, inputs):
         ValueError: for a model without patches.
     """
     check_patches(model)
-    if model.num_prefix_tokens:
-        maps = class_rows(model, inputs)[..., model.num_prefix_tokens :]
-    else:
-        maps = _mean_rows(model, inputs)
+    maps = (class_rows if model.config.has_class_token else _mean_rows)(model, inputs)
+    maps = maps[..., model.num_prefix_tokens :]
     return tf.reshape(maps, [-1, *maps.shape[1:3], *model.grid])
 
 
@@ -60,8 +58,8 @@ def attention_rollout(model, images):
     The paper's figures 6 and 14; Abnar & Zuidema (2020). In each block the weights A are averaged
     over the heads, and the residual connection counts as much as the attention: (A + I) / 2. The
     result is the class token's row of the product of these matrices of all blocks, without the
-    weight of the class token itself, so that a map sums to at most 1. Without a class token it is
-    the mean over the rows of all patches. An axial model has two blocks in a layer, which attend
+    weights of itself and the registers, so that a map sums to at most 1. Without a class token it
+    is the mean over the rows of all patches. An axial model has two blocks in a layer, which attend
     within rows and within columns.
 
     Memory grows with the number of tokens, and not with its square: from the last block down,
@@ -79,7 +77,7 @@ def attention_rollout(model, images):
     """
     check_patches(model)
     heads, blocks = model.config.heads, list(model.attention_inputs(images))
-    weights = _read_tokens(blocks[-1][0], model.num_prefix_tokens)
+    weights = _read_tokens(blocks[-1][0], model.config)
     while blocks:
         qkv, bias, axis = blocks.pop()
         in_heads = tf.repeat(weights[..., None], heads, axis=-1)
@@ -88,10 +86,10 @@ def attention_rollout(model, images):
     return model.on_grid(weights[..., None])[..., 0]
 
 
-def _read_tokens(tokens, num_prefix_tokens):
-    """Weight 1 for the class token, or equal weights: float32 `[B, ...]` for `[B, ..., D]`."""
-    if not num_prefix_tokens:
-        return uniform_weights(tokens, 1)[..., 0]
+def _read_tokens(tokens, config):
+    """Weight 1 for the class token, or equal ones for patches: `[B, ...]` for `[B, ..., D]`."""
+    if not config.has_class_token:
+        return uniform_weights(tokens, 1, config.num_prefix_tokens)[..., 0]
     batch, count = tf.unstack(tf.shape(tokens)[:2])
     return tf.one_hot(tf.zeros([batch], tf.int32), count)
 
@@ -106,13 +104,14 @@ def check_patches(model):
 
 
 def _mean_rows(model, inputs):
-    """Attention weights averaged over the queries, float32 `[B, layers, heads, N]`."""
-    heads, places = model.config.heads, math.prod(model.grid)
+    """Attention weights averaged over the queries of patches, float32 `[B, layers, heads, T]`."""
+    heads, prefix = model.config.heads, model.num_prefix_tokens
+    places = prefix + math.prod(model.grid)
     found, layer = [], []
     for block in model.attention_inputs(inputs):
         layer.append(block)
         if len(layer) == (2 if model.config.axial else 1):
-            weights = uniform_weights(block[0], heads)
+            weights = uniform_weights(block[0], heads, prefix)
             for qkv, bias, axis in reversed(layer):
                 weights = pulled_back(heads, qkv, weights, bias, axis)
             found.append(tf.transpose(tf.reshape(weights, [-1, places, heads]), [0, 2, 1]))
@@ -120,11 +119,20 @@ def _mean_rows(model, inputs):
     return _stack_layers(found)
 
 
-def uniform_weights(tokens, heads):
-    """The mean over all tokens `[B, ..., D]` as weights, float32 `[B, ..., heads]`."""
+def uniform_weights(tokens, heads, left_out=0):
+    """The mean over all tokens `[B, ..., D]` as weights, float32 `[B, ..., heads]`.
+
+    Args:
+        tokens: only their shape matters.
+        heads: number of heads.
+        left_out: leading tokens that have weight 0, of `[B, T, D]`.
+    """
     places = tf.shape(tokens)[:-1]
-    count = tf.cast(tf.reduce_prod(places[1:]), tf.float32)
-    return tf.fill(tf.concat([places, [heads]], axis=0), 1 / count)
+    count = tf.cast(tf.reduce_prod(places[1:]) - left_out, tf.float32)
+    weights = tf.fill(tf.concat([places, [heads]], axis=0), 1 / count)
+    if not left_out:
+        return weights
+    return tf.pad(weights[:, left_out:], [[0, 0], [left_out, 0], [0, 0]])
 
 
 def pulled_back(heads, qkv, weights, bias, axis):

@@ -18,6 +18,7 @@ def attention_distance(model, images, renormalize=False):
     The Euclidean distance between the patch of a query and the patch of a key, weighted by
     attention, summed over the keys and averaged over queries and images. As in the paper's code,
     the class token is left out as query and as key, and the other weights are not normalized again.
+    Registers are left out in the same way.
 
     Args:
         model: a `VisionTransformer` or `PackedModel`.
@@ -133,7 +134,7 @@ def class_token_share(model, images):
     Raises:
         ValueError: for a model without a class token.
     """
-    if not model.config.num_prefix_tokens:
+    if not model.config.has_class_token:
         raise ValueError("The model has no class token, so there is no share of it.")
     heads = model.config.heads
     return _mean_over_images(
@@ -153,23 +154,24 @@ def token_norms(model, images):
 
     Returns:
         A dict of float32 arrays `[blocks + 1]`, an axial model has two blocks in a layer:
-        "patches", the mean over the patches; "largest", the largest patch of each image; and
-        "class_token" if the model has one.
+        "patches", the mean over the patches; "largest", the largest patch of each image;
+        "class_token" if the model has one; and "registers", the mean over them, if it has some.
 
     Raises:
         ValueError: for a model without patches.
     """
     check_patches(model)
-    found = {"patches": [], "largest": []} | (
-        {"class_token": []} if model.num_prefix_tokens else {}
-    )
+    first, prefix = int(model.config.has_class_token), model.num_prefix_tokens
+    others = {"class_token": slice(0, first), "registers": slice(first, prefix)}
+    others = {name: part for name, part in others.items() if part.stop > part.start}
+    found = {name: [] for name in ("patches", "largest", *others)}
     for tokens in model.block_tokens(images):
         tokens = tf.cast(tokens, tf.float32)
         patches = tf.norm(model.on_grid(tokens), axis=-1)
         found["patches"].append(tf.reduce_mean(patches))
         found["largest"].append(tf.reduce_mean(tf.reduce_max(patches, axis=[1, 2])))
-        if model.num_prefix_tokens:
-            found["class_token"].append(tf.reduce_mean(tf.norm(tokens[:, 0], axis=-1)))
+        for name, part in others.items():
+            found[name].append(tf.reduce_mean(tf.norm(tokens[:, part], axis=-1)))
     return {name: tf.stack(values) for name, values in found.items()}
 
 

@@ -19,7 +19,7 @@ from vit_tf.config import ViTConfig
 
 # Tensors of the MLP's hidden width that the gradients of an activation and of the next layer read.
 # An activation is several TensorFlow operations, and each operation keeps its inputs.
-_ACTIVATION_TENSORS = {"gelu_tanh": 6, "gelu_erf": 4}
+ACTIVATION_TENSORS = {"gelu_tanh": 6, "gelu_erf": 4, "swiglu": 4}
 
 
 def parts(config: ViTConfig, size, compiled) -> dict[str, Cost]:
@@ -78,27 +78,27 @@ def _embedding(config, patches, tokens, size, compiled):
     channels = config.stem.channels if config.stem else 3
     source = height * width * channels
     patch, hidden = config.patch_size**2 * channels, config.hidden_size
-    prefix = config.num_prefix_tokens
-    positions = _positions(config, tokens)
+    prefix, registers = config.num_prefix_tokens, config.register_tokens
+    positions = _positions(config, tokens - registers)
     tables = config.layers if config.position_injection == "every_layer" else 1
     # The compiled op reads the image itself, or the feature map that the stem already keeps.
     kept = (0 if config.stem else source) if compiled else patches * patch
     mask = tokens * hidden if config.dropout else 0
     return dense(patch, hidden, patches) + Cost(
         parameters=prefix * hidden + tables * sum(positions),
-        arrays=prefix + tables * len(positions),
+        arrays=config.has_class_token + (registers > 0) + tables * len(positions),
         kept=kept * size + mask,
         live=size * (source + max(tokens * hidden, 0 if compiled else patches * patch)),
     )
 
 
 def _positions(config, tokens):
-    """Parameters of each array of the position embedding."""
-    hidden, prefix = config.hidden_size, config.num_prefix_tokens
+    """Parameters of each array of the position embedding of `tokens` without the registers."""
+    hidden = config.hidden_size
     if config.position_embedding == "learned_1d":
         return [tokens * hidden]
     if config.position_embedding == "learned_2d":
-        return [side * hidden // 2 for side in config.grid] + [hidden] * prefix
+        return [side * hidden // 2 for side in config.grid] + [hidden] * config.has_class_token
     return []
 
 
@@ -126,9 +126,19 @@ def _block(config, tokens, keys, size, compiled):
     projections = dense(width, 3 * width, tokens) + dense(width, width, tokens)
     in_projections = Cost(kept=stream * (size + masks), live=5 * stream * size)
     wide = size * (stream + expanded + max(stream, expanded))
+    if config.activation == "swiglu":
+        wide = size * (stream + 4 * expanded)
     in_mlp = Cost(kept=masks * (stream + expanded), live=wide)
     live += stream * size
     in_attention = Cost(macs=2 * tokens * keys * width, kept=attention + kept, live=live)
+    if config.qk_norm:
+        of_heads = layer_norm(width // config.heads, config.heads * tokens, size)
+        in_float32 = of_heads.live + FLOAT32 * config.heads * tokens + 2 * stream * size
+        in_attention += of_heads * 2 + Cost(live=max(7 * stream * size, in_float32))
+    if config.rotary:
+        in_attention += Cost(live=8 * stream * size)
+    if not config.key_bias:
+        projections += Cost(parameters=-width)
     # A gradient of the factors of a branch reads the branch.
     scale = Cost(parameters=width, arrays=1, kept=stream * size) if config.layer_scale else Cost()
     if config.position_embedding == "relative":
@@ -163,8 +173,9 @@ def _relative_logits(config, tokens, size, compiled):
 def _mlp(config, rows, size):
     """Cost of the MLP without the masks of dropout."""
     width, hidden = config.hidden_size, config.mlp_size
-    kept = rows * size * (width + _ACTIVATION_TENSORS[config.activation] * hidden)
-    return dense(width, hidden, rows) + dense(hidden, width, rows) + Cost(kept=kept)
+    kept = rows * size * (width + ACTIVATION_TENSORS[config.activation] * hidden)
+    wide = hidden * (2 if config.activation == "swiglu" else 1)
+    return dense(width, wide, rows) + dense(hidden, width, rows) + Cost(kept=kept)
 
 
 def _map_pooling(config, patches, size):

@@ -51,7 +51,8 @@ class LoadReport:
         lines = [f"loaded {len(self.loaded)} arrays from {self.path}"]
         if self.resized:
             (rows, columns), (new_rows, new_columns) = self.resized
-            how = "" if self.position_resize == "bilinear" else f", {self.position_resize}"
+            names = {"bilinear": "", "bicubic_antialias": ", bicubic with antialiasing"}
+            how = names.get(self.position_resize, f", {self.position_resize}")
             lines.append(
                 f"resized positions from {rows} x {columns} to {new_rows} x {new_columns}{how}"
             )

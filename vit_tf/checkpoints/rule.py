@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from vit_tf.models.lora import adapted
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Rule:
@@ -16,6 +18,7 @@ class Rule:
         shapes: published key -> shape.
         to_arrays: tensor -> list of published arrays, in the order of `shapes`.
         to_tensor: the inverse.
+        more: names of further tensors that `to_arrays` gets. They have rules of their own.
         resizable: whether the last axis of an array, of relative positions, may have another odd
             length; `to_tensor` then resizes the array.
     """
@@ -25,6 +28,7 @@ class Rule:
     shapes: dict[str, tuple[int, ...]]
     to_arrays: Callable
     to_tensor: Callable
+    more: tuple[str, ...] = ()
     resizable: bool = False
 
 
@@ -50,13 +54,15 @@ class RuleReader:
         rule = self._rules[key]
         # Queries, keys and values are often one tensor, and they are usually read in turn.
         if self._unread[0] is not rule or key not in self._unread[1]:
-            arrays = rule.to_arrays(self._read_tensor(rule.name))
+            arrays = rule.to_arrays(*map(self._read_tensor, (rule.name, *rule.more)))
             self._unread = rule, dict(zip(rule.shapes, arrays, strict=True))
         return np.asarray(self._unread[1].pop(key), order="C")
 
 
 class ModelWeights(RuleReader):
     """The weights of a model by published key, with the interface of an open checkpoint.
+
+    Kernels of layers with adapters are merged with them.
 
     Args:
         model: the model.
@@ -70,7 +76,14 @@ class ModelWeights(RuleReader):
 
     def __init__(self, model, rules, path="", preprocessing=None):
         variables = variables_by_path(model)
-        super().__init__(rules, lambda name: np.asarray(variables[name].value, np.float32))
+        merged = {layer.kernel.path: layer for layer in adapted(model)}
+
+        def read(name):
+            if name in merged:
+                return merged[name].merged_kernel()
+            return np.asarray(variables[name].value, np.float32)
+
+        super().__init__(rules, read)
         self.path, self.preprocessing = path, preprocessing
         self.trained_config = model.config
         self.grid = model.config.grid

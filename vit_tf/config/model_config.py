@@ -98,6 +98,11 @@ class ModelConfig(Config):
         return None
 
     @property
+    def has_class_token(self) -> bool:
+        """Whether token 0 is a class token."""
+        return False
+
+    @property
     def num_prefix_tokens(self) -> int:
         """Tokens before the patches."""
         return 0

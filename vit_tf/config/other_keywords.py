@@ -17,6 +17,7 @@ FIELDS = {
     ),
     **dict.fromkeys(("drop_path", "drop_path_rate"), "stochastic_depth"),
     **dict.fromkeys(("global_pool", "pooling"), "classifier"),
+    **dict.fromkeys(("num_register_tokens", "reg_tokens"), "register_tokens"),
     **dict.fromkeys(("act_layer", "hidden_act"), "activation"),
 }
 _TRAINED = "weights=NAME loads trained weights: a name of vit_tf.list_weights() or a file."

@@ -20,9 +20,9 @@ from vit_tf.config.model_config import ModelConfig
 from vit_tf.config.resnet import StemConfig
 
 CLASSIFIERS = ("token", "gap", "map", "unpooled")
-POSITION_EMBEDDINGS = ("learned_1d", "learned_2d", "sincos_2d", "relative", "none")
+POSITION_EMBEDDINGS = ("learned_1d", "learned_2d", "sincos_2d", "relative", "rotary_2d", "none")
 POSITION_INJECTIONS = ("stem", "every_layer", "every_layer_shared")
-ACTIVATIONS = ("gelu_tanh", "gelu_erf")
+ACTIVATIONS = ("gelu_tanh", "gelu_erf", "swiglu")
 Recompute = Literal["none", "blocks"]
 # The largest values of the sizes that have no default.
 _MAXIMA = {
@@ -42,7 +42,8 @@ class ViTConfig(ModelConfig):
 
     Attributes:
         hidden_size: width D of every token.
-        mlp_size: width of the hidden layer of each MLP block.
+        mlp_size: width of the hidden layer of each MLP block; with "swiglu" that of gate and value
+            each.
         layers: number of encoder blocks L; in an axial model, of pairs of blocks.
         heads: number of attention heads; divides `hidden_size`.
         patch_size: side P of a square patch, in pixels or, with a stem, in pixels of its feature
@@ -54,17 +55,23 @@ class ViTConfig(ModelConfig):
             an axial model has none and reads the patch in row 0 and column 0 instead. "gap": the
             mean over the patches; "map": the attention of a learned query to the patches
             (big_vision); "unpooled": every patch.
+        register_tokens: learned tokens between the class token, if there is one, and the patches,
+            without positions (Darcet et al., 2024). No classifier reads them: "gap", "map" and
+            "unpooled" read the patches alone.
         representation_size: width R of the tanh layer before the head ("pre-logits"); none means no
             such layer.
         position_embedding: "learned_1d": one vector per token in raster order, class token
             included; "learned_2d": a vector per column beside a vector per row, each of half the
             width (a class token has its own vector); "sincos_2d": fixed sines and cosines of row
             and column (big_vision); "relative": one vector per offset of query and key in raster
-            order, in the attention of every block; "none": no positions (a bag of patches).
+            order, in the attention of every block; "rotary_2d": queries and keys of the patches are
+            rotated by angles of row and column (DINOv3); "none": no positions (a bag of patches).
+        rotary_base: the longest period of the rotations is just below it.
         position_injection: where the position table is added. "stem": once, before the first block;
             "every_layer": a learned table for each block, at its input; "every_layer_shared": one
             table for all blocks, at the input of each.
-        activation: "gelu_tanh", which the published weights were trained with, or "gelu_erf".
+        activation: of the MLP blocks: "gelu_tanh", which the published weights were trained with,
+            "gelu_erf", or "swiglu", SiLU of a gate times a value (Shazeer, 2020; DINOv2's giant).
         dropout: drop rate after the position embedding and after every dense layer except the qkv
             projection.
         attention_dropout: drop rate of the attention weights. Above 0, training stores the N x N
@@ -74,6 +81,9 @@ class ViTConfig(ModelConfig):
         layer_norm_epsilon: added to the variance in every LayerNorm.
         layer_scale: initial value of learned factors, one per channel, of both residual branches of
             each block (CaiT, Touvron et al., 2021), such as 1e-5; 0 means no factors.
+        qk_norm: whether a LayerNorm over the channels of each head is applied to queries and keys
+            (ViT-22B, Dehghani et al., 2023).
+        key_bias: whether the projection to keys has a bias; not in DINOv3.
         head_bias: initial value of the head's bias; -10 for sigmoid pre-training on ImageNet-21k.
         stem: the ResNet of a hybrid; its feature map is cut into patches instead of the image.
         axial: whether each layer is two blocks, one with attention within each row of the patches,
@@ -109,15 +119,19 @@ class ViTConfig(ModelConfig):
     image_size: tuple[int, int] = (224, 224)
     num_classes: int = 1000
     classifier: str = "token"
+    register_tokens: int = 0
     representation_size: int | None = None
     position_embedding: str = "learned_1d"
     position_injection: str = "stem"
+    rotary_base: float = 100.0
     activation: str = "gelu_tanh"
     dropout: float = 0.0
     attention_dropout: float = 0.0
     stochastic_depth: float = 0.0
     layer_norm_epsilon: float = 1e-6
     layer_scale: float = 0.0
+    qk_norm: bool = False
+    key_bias: bool = True
     head_bias: float = 0.0
     stem: StemConfig | None = None
     axial: bool = False
@@ -130,6 +144,7 @@ class ViTConfig(ModelConfig):
         for name, maximum in _MAXIMA.items():
             check_int(name, getattr(self, name), 1, maximum)
         check_int("num_classes", self.num_classes, 0, MAX_CLASSES)
+        check_int("register_tokens", self.register_tokens, 0, MAX_WIDTH)
         if self.representation_size is not None:
             check_int("representation_size", self.representation_size, 1, MAX_WIDTH)
         for name in ("dropout", "attention_dropout", "stochastic_depth"):
@@ -143,11 +158,16 @@ class ViTConfig(ModelConfig):
         if check_float("layer_scale", self.layer_scale) < 0:
             raise ValueError(f"layer_scale must not be below 0. Received: {self.layer_scale}.")
         check_float("head_bias", self.head_bias)
-        check_bool("axial", self.axial)
+        if check_float("rotary_base", self.rotary_base) <= 1:
+            raise ValueError(f"rotary_base must be above 1. Received: {self.rotary_base}.")
+        for name in ("axial", "qk_norm", "key_bias"):
+            check_bool(name, getattr(self, name))
         check_choice("classifier", self.classifier, CLASSIFIERS)
         check_choice("position_embedding", self.position_embedding, POSITION_EMBEDDINGS)
         check_choice("position_injection", self.position_injection, POSITION_INJECTIONS)
         _check_positions(self.position_embedding, self.position_injection, self.axial)
+        if self.register_tokens:
+            _check_registers(self)
         check_choice("activation", self.activation, ACTIVATIONS)
         check_choice("implementation", self.implementation, dispatch.CHOICES)
         check_choice("recompute", self.recompute, typing.get_args(Recompute))
@@ -165,6 +185,11 @@ class ViTConfig(ModelConfig):
         if self.position_embedding == "learned_2d" and self.hidden_size % 2:
             raise ValueError(
                 f"position_embedding=learned_2d needs an even hidden_size: {self.hidden_size}."
+            )
+        if self.rotary and self.hidden_size // self.heads % 4:
+            raise ValueError(
+                "position_embedding=rotary_2d needs heads of a multiple of 4 channels. Received: "
+                f"hidden_size={self.hidden_size}, heads={self.heads}."
             )
         if min(self.feature_size) < self.patch_size:
             of_what = "the feature map of " if self.stem else ""
@@ -195,9 +220,21 @@ class ViTConfig(ModelConfig):
         return self.classifier != "unpooled"
 
     @property
+    def has_class_token(self) -> bool:
+        """Whether token 0 is a class token."""
+        return self.classifier == "token" and not self.axial
+
+    @property
     def num_prefix_tokens(self) -> int:
-        """Tokens before the patches: 1 with a class token, else 0."""
-        return int(self.classifier == "token" and not self.axial)
+        """Tokens before the patches: the class token, if there is one, then the registers."""
+        return self.has_class_token + self.register_tokens
+
+    @property
+    def rotary(self) -> tuple[int, int, float] | None:
+        """(rows, columns, base) of rotary positions; None without."""
+        if self.position_embedding != "rotary_2d":
+            return None
+        return *self.grid, self.rotary_base
 
     @property
     def mutual_places(self) -> int:
@@ -208,9 +245,10 @@ class ViTConfig(ModelConfig):
         """One line of text that describes the model."""
         stem = f"a stem of {self.stem.units_summary()}, " if self.stem else ""
         height, width = self.feature_size
+        registers = f", {self.register_tokens} registers" if self.register_tokens else ""
         return (
             f"{stem}{self.layers} {'axial ' * self.axial}layers, width {self.hidden_size}, "
-            f"patches of {self.patch_size} on {height} x {width}"
+            f"patches of {self.patch_size} on {height} x {width}{registers}"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -225,13 +263,13 @@ class ViTConfig(ModelConfig):
 
 def _check_positions(kind, injection, axial):
     """Raises for positions, injections and attention that do not exist together."""
-    if axial and (kind == "relative" or injection != "stem"):
+    if axial and (kind in ("relative", "rotary_2d") or injection != "stem"):
         raise ValueError(
-            "An axial model adds positions in the stem only, and has no relative ones. Received: "
+            "An axial model adds positions in the stem only, not in its attention. Received: "
             f"position_embedding={kind}, position_injection={injection}. Change them, or set "
             "axial=false."
         )
-    if kind in ("none", "relative") and injection != "stem":
+    if kind in ("none", "relative", "rotary_2d") and injection != "stem":
         raise ValueError(
             f"position_embedding={kind} adds no table to the tokens: leave position_injection at "
             f"stem. Received: {injection}."
@@ -240,6 +278,24 @@ def _check_positions(kind, injection, axial):
         raise ValueError(
             "position_embedding=sincos_2d is the same table in every layer: set position_injection="
             "every_layer_shared. Received: every_layer."
+        )
+
+
+def _check_registers(config):
+    """Raises for fields that do not exist together with registers."""
+    reason = None
+    if config.axial:
+        reason = "an axial model has only patches in its rows and columns: set axial=false"
+    elif config.position_embedding == "relative":
+        reason = "position_embedding=relative has an offset for every token: choose another"
+    elif config.position_injection != "stem":
+        reason = (
+            f"position_injection={config.position_injection} is not available: leave it at stem"
+        )
+    if reason:
+        raise ValueError(
+            f"register_tokens={config.register_tokens} are tokens without positions, and {reason}, "
+            "or set register_tokens=0."
         )
 
 

@@ -1,10 +1,11 @@
 """Keras layers of the Vision Transformer."""
 
 from vit_tf.layers.attention import MultiHeadAttention
+from vit_tf.layers.attention_positions import RelativeLogits
 from vit_tf.layers.axial_resnet import AxialResidualUnit, PositionSensitiveAttention
 from vit_tf.layers.batch_norm import BatchNorm, BatchStatistics
 from vit_tf.layers.dropout import Dropout, RandomContext, StochasticDepth
-from vit_tf.layers.embeddings import ClassToken, PatchEmbedding
+from vit_tf.layers.embeddings import ClassToken, PatchEmbedding, RegisterTokens
 from vit_tf.layers.encoder import EncoderBlock, LayerScale, MlpBlock
 from vit_tf.layers.group_norm import GroupNorm
 from vit_tf.layers.map_pooling import MapPooling
@@ -32,7 +33,6 @@ from vit_tf.layers.related_work import (
     SqueezeExcite,
     StandAloneAttention,
 )
-from vit_tf.layers.relative_logits import RelativeLogits
 from vit_tf.layers.resnet import BottleneckUnit, PreActivationUnit, ResNetStem
 from vit_tf.layers.standardized_conv import StandardizedConv, StandardizedKernels
 
@@ -62,6 +62,7 @@ __all__ = [
     "PositionSensitiveAttention",
     "PreActivationUnit",
     "RandomContext",
+    "RegisterTokens",
     "RelativeLogits",
     "RelativePositions",
     "ResNetStem",

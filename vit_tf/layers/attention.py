@@ -3,20 +3,26 @@
 import math
 
 import keras
+import tensorflow as tf
 
 import custom_ops
 from custom_ops import dispatch, reference
+from vit_tf.layers.attention_positions import RelativeLogits, rotary_table, rotate
 from vit_tf.layers.dropout import Dropout
-from vit_tf.layers.relative_logits import RelativeLogits
+from vit_tf.layers.embeddings import in_dtype
+from vit_tf.layers.lora.dense import Dense
 
 
-def projections(width, dtype):
-    """Returns the dense layers "qkv", q | k | v of tokens `[..., D]`, and "out"."""
+def projections(width, dtype, bias=True):
+    """Returns the dense layers "qkv", q | k | v of tokens `[..., D]`, and "out".
+
+    With `bias=False`, "qkv" has none.
+    """
     # Xavier uniform for each [D, D] kernel; for the joint [D, 3 D] it would be too narrow.
     limit = math.sqrt(3 / width)
     initializer = keras.initializers.RandomUniform(-limit, limit)
-    qkv = keras.layers.Dense(3 * width, kernel_initializer=initializer, name="qkv", dtype=dtype)
-    out = keras.layers.Dense(width, kernel_initializer="glorot_uniform", name="out", dtype=dtype)
+    qkv = Dense(3 * width, use_bias=bias, kernel_initializer=initializer, name="qkv", dtype=dtype)
+    out = Dense(width, kernel_initializer="glorot_uniform", name="out", dtype=dtype)
     return qkv, out
 
 
@@ -37,19 +43,25 @@ class MultiHeadAttention(keras.layers.Layer):
             attends to its row (2) or its column (1).
         relative_positions: whether logits of relative positions are added, see `RelativeLogits`.
             They take `[B, heads, N, N]`, and fix the number of tokens.
+        qk_norm: whether each head's queries and keys go through a LayerNorm over their channels
+            (Dehghani et al., 2023, ViT-22B, section 2).
+        epsilon: added to the variance in these LayerNorms.
+        key_bias: whether keys have a bias.
+        rotary: None, or `(rows, columns, base)`: queries and keys of the patches are rotated, see
+            `rotary_table`. Only without an axis.
 
     Call arguments:
         tokens: `[B, N, D]`; with an axis `[B, R, C, D]`.
         training: bool.
         taps: names of the statistics to return: "class_row", "distance", "entropy"; see
             `custom_ops.attention_with_taps`. Only without an axis.
-        grid: `(rows, columns)` of the patches, needed by "distance".
+        grid: `(rows, columns)` of the patches, needed by "distance"; None means that of `rotary`.
 
     Returns:
         `(output of the shape of the tokens, dict of taps)`; the dict is empty without taps.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parameters of a layer are its configuration
         self,
         heads,
         dropout=0.0,
@@ -57,6 +69,10 @@ class MultiHeadAttention(keras.layers.Layer):
         implementation="auto",
         axis=None,
         relative_positions=False,
+        qk_norm=False,
+        epsilon=1e-6,
+        key_bias=True,
+        rotary=None,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -64,12 +80,18 @@ class MultiHeadAttention(keras.layers.Layer):
             raise ValueError(f"axis must be None, 1 or 2. Received: {axis!r}.")
         if axis is not None and relative_positions:
             raise ValueError(f"relative_positions need full attention, but axis={axis}.")
+        if axis is not None and rotary:
+            raise ValueError(f"rotary={rotary} needs full attention, but axis={axis}.")
         self.heads = heads
         self.dropout = dropout
         self.stream = stream
         self.axis = axis
         self.implementation = implementation
         self.relative_positions = relative_positions
+        self.qk_norm = qk_norm
+        self.epsilon = epsilon
+        self.key_bias = key_bias
+        self.rotary = None if rotary is None else tuple(rotary)
         self.supports_jit = dispatch.supports_jit(implementation)
         self.weights_dropout = Dropout(dropout, stream=stream, dtype=self.dtype_policy)
 
@@ -77,23 +99,51 @@ class MultiHeadAttention(keras.layers.Layer):
         width = input_shape[-1]
         if width % self.heads:
             raise ValueError(f"The width {width} is not a multiple of heads={self.heads}.")
-        self.qkv, self.out = projections(width, self.dtype_policy)
+        self.qkv, self.out = projections(width, self.dtype_policy, bias=self.key_bias)
         self.qkv.build(input_shape)
         self.out.build(input_shape)
+        if not self.key_bias:
+            self.bias = self.add_weight(name="bias", shape=(2, width), initializer="zeros")
+        if self.qk_norm:
+            policy = {"epsilon": self.epsilon, "dtype": self.dtype_policy}
+            self.norm_query = keras.layers.LayerNormalization(name="norm_query", **policy)
+            self.norm_key = keras.layers.LayerNormalization(name="norm_key", **policy)
+            for norm in (self.norm_query, self.norm_key):
+                norm.build((None, None, self.heads, width // self.heads))
         if self.relative_positions:
             self.relative = RelativeLogits(self.heads, name="relative", dtype=self.dtype_policy)
             self.relative.build(input_shape)
 
-    def project(self, tokens):
+    def project(self, tokens, grid=None):
         """The inputs of attention: q | k | v `[B, ..., 3 D]` of the tokens, and the bias.
 
         The bias is `[B, heads, N, N]` with relative positions, else None.
         """
         qkv = self.qkv(tokens)
+        if not self.key_bias:
+            of_query, of_value = tf.unstack(in_dtype(self.bias, qkv.dtype))
+            qkv += tf.concat([of_query, tf.zeros_like(of_query), of_value], axis=0)
+        if self.qk_norm or self.rotary:
+            qkv = self._prepared(qkv, grid)
         return qkv, self.relative(qkv[..., : tokens.shape[-1]]) if self.relative_positions else None
 
+    def _prepared(self, qkv, grid):
+        """The projections q | k | v with normalized and rotated queries and keys."""
+        width = qkv.shape[-1] // 3
+        both, value = tf.split(qkv, [2 * width, width], axis=-1)
+        shape = tf.shape(both)
+        by_head = [shape[:-1], [2, self.heads, width // self.heads]]
+        both = tf.reshape(both, tf.concat(by_head, axis=0))
+        if self.qk_norm:
+            query, key = tf.unstack(both, axis=-3)
+            both = tf.stack([self.norm_query(query), self.norm_key(key)], axis=-3)
+        if self.rotary:
+            *own, base = self.rotary
+            both = rotate(both, rotary_table(grid or own, width // self.heads, base))
+        return tf.concat([tf.reshape(both, shape), value], axis=-1)
+
     def call(self, tokens, training=False, taps=(), grid=None):
-        qkv, bias = self.project(tokens)
+        qkv, bias = self.project(tokens, grid)
         tap_values = {}
         if taps and self.axis is not None:
             raise ValueError(f"taps={tuple(taps)} need full attention, but axis={self.axis}.")
@@ -133,4 +183,8 @@ class MultiHeadAttention(keras.layers.Layer):
             "implementation": "auto",
             "axis": self.axis,
             "relative_positions": self.relative_positions,
+            "qk_norm": self.qk_norm,
+            "epsilon": self.epsilon,
+            "key_bias": self.key_bias,
+            "rotary": self.rotary,
         }

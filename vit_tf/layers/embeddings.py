@@ -1,4 +1,4 @@
-"""Layers that turn pixels into tokens: patch projection and class token (paper, eq. 1).
+"""Layers that turn pixels into tokens: patch projection, class token (paper, eq. 1), registers.
 
 Shapes: `B` images, `H x W` pixels, `C` channels, `P` patch side, `N` patches, `D` width,
 `T` prefix tokens.
@@ -118,6 +118,54 @@ class ClassToken(keras.layers.Layer):
 
     def call(self, patches):
         return _prepend(in_dtype(self.token, patches.dtype), patches)
+
+
+@keras.saving.register_keras_serializable(package="vit_tf")
+class RegisterTokens(keras.layers.Layer):
+    """Puts learned vectors without positions before the patches (Darcet et al., 2024).
+
+    They start from a normal distribution with standard deviation 0.02: equal ones would stay equal.
+
+    Args:
+        count: number of vectors `R`.
+        first: tokens that stay before them: 1 with a class token, else 0.
+
+    Call arguments:
+        tokens: `[B, first + N, D]`, with positions.
+
+    Returns:
+        `[B, first + R + N, D]`.
+    """
+
+    def __init__(self, count, first, **kwargs):
+        super().__init__(**kwargs)
+        self.count = count
+        self.first = first
+
+    def build(self, input_shape):
+        self.tokens = self.add_weight(
+            name="tokens",
+            shape=(self.count, input_shape[-1]),
+            initializer=keras.initializers.RandomNormal(stddev=0.02),
+        )
+
+    def compute_output_shape(self, input_shape):
+        batch, count, width = input_shape
+        return (batch, None if count is None else count + self.count, width)
+
+    def call(self, tokens):
+        registers = in_dtype(self.tokens, tokens.dtype)
+        patches = _prepend(registers, tokens[:, self.first :])
+        return tf.concat([tokens[:, : self.first], patches], axis=1) if self.first else patches
+
+    def with_zeros(self, table):
+        """A position table `[first + N, D]` with zeros for the registers: `[first + R + N, D]`."""
+        table = tf.convert_to_tensor(table)
+        zeros = tf.zeros([self.count, table.shape[-1]], table.dtype)
+        return tf.concat([table[: self.first], zeros, table[self.first :]], axis=0)
+
+    def get_config(self):
+        return super().get_config() | {"count": self.count, "first": self.first}
 
 
 def _prepend(prefix, tokens):

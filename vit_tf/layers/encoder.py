@@ -5,6 +5,8 @@ import tensorflow as tf
 
 from vit_tf.layers.attention import MultiHeadAttention
 from vit_tf.layers.dropout import Dropout, StochasticDepth
+from vit_tf.layers.lora.dense import Dense
+from vit_tf.layers.lora.kept_slope import KEPT_SLOPE
 
 # Streams of one block: attention weights, attention output, MLP hidden, MLP output, two branches.
 STREAMS_PER_BLOCK = 8
@@ -26,16 +28,23 @@ def gelu_erf(x):
     return tf.nn.gelu(x, approximate=False)
 
 
-_ACTIVATIONS = {"gelu_tanh": gelu_tanh, "gelu_erf": gelu_erf}
+def swiglu(x):
+    """SiLU of the first half of the channels times the second half (Shazeer, 2020)."""
+    gate, value = tf.split(x, 2, axis=-1)
+    return tf.nn.silu(gate) * value
+
+
+_ACTIVATIONS = {"gelu_tanh": gelu_tanh, "gelu_erf": gelu_erf, "swiglu": swiglu}
 
 
 @keras.saving.register_keras_serializable(package="vit_tf")
 class MlpBlock(keras.layers.Layer):
-    """Dense, GELU, dropout, Dense, dropout.
+    """Dense, activation, dropout, Dense, dropout.
 
     Args:
-        mlp_size: width of the hidden layer.
-        activation: "gelu_tanh" or "gelu_erf".
+        mlp_size: width of the input of the second dense layer.
+        activation: "gelu_tanh", "gelu_erf", or "swiglu", for which the first dense layer has twice
+            the width: gate | value.
         dropout: drop rate after each dense layer.
         stream: int that separates the random numbers of this block from other layers.
 
@@ -45,7 +54,13 @@ class MlpBlock(keras.layers.Layer):
 
     Returns:
         `[B, N, D]`.
+
+    Attributes:
+        keeps_slope: whether training keeps the derivative of the activation, and none of the
+            tensors in it, see `lora.kept_slope`. Gradients are equal up to rounding.
     """
+
+    keeps_slope = False
 
     def __init__(self, mlp_size, activation, dropout=0.0, stream=0, **kwargs):
         super().__init__(**kwargs)
@@ -61,13 +76,14 @@ class MlpBlock(keras.layers.Layer):
         self.output_dropout = Dropout(dropout, stream=stream + 1, dtype=self.dtype_policy)
 
     def build(self, input_shape):
-        self.dense_0 = self._dense(self.mlp_size, "dense_0")
+        wide = self.mlp_size * (2 if self.activation == "swiglu" else 1)
+        self.dense_0 = self._dense(wide, "dense_0")
         self.dense_1 = self._dense(input_shape[-1], "dense_1")
         self.dense_0.build(input_shape)
         self.dense_1.build((*input_shape[:-1], self.mlp_size))
 
     def _dense(self, units, name):
-        return keras.layers.Dense(
+        return Dense(
             units,
             kernel_initializer="glorot_uniform",
             bias_initializer=keras.initializers.RandomNormal(stddev=1e-6),
@@ -76,7 +92,10 @@ class MlpBlock(keras.layers.Layer):
         )
 
     def call(self, tokens, training=False):
-        hidden = _ACTIVATIONS[self.activation](self.dense_0(tokens))
+        activate = _ACTIVATIONS[self.activation]
+        if self.keeps_slope and training:
+            activate = KEPT_SLOPE.get(self.activation, activate)
+        hidden = activate(self.dense_0(tokens))
         hidden = self.hidden_dropout(hidden, training=training)
         return self.output_dropout(self.dense_1(hidden), training=training)
 
@@ -126,9 +145,8 @@ class EncoderBlock(keras.layers.Layer):
 
     Args:
         heads: attention heads.
-        mlp_size: hidden width of the MLP.
-        activation: "gelu_tanh" or "gelu_erf".
-        epsilon: added to the variance in both LayerNorms.
+        mlp_size, activation: see `MlpBlock`.
+        epsilon: added to the variance in all LayerNorms.
         dropout: drop rate after the attention's output projection and in the MLP.
         attention_dropout: drop rate of the attention weights.
         stochastic_depth: probability that an example loses a residual branch; the two branches are
@@ -136,7 +154,7 @@ class EncoderBlock(keras.layers.Layer):
         stream: first of the `STREAMS_PER_BLOCK` ints for the random numbers of this block.
         implementation: see `custom_ops.attention`.
         axis: see `MultiHeadAttention`.
-        relative_positions: see `MultiHeadAttention`.
+        relative_positions, qk_norm, key_bias, rotary: see `MultiHeadAttention`.
         layer_scale: initial value of the factors of both residual branches, see `LayerScale`; 0
             means no factors.
 
@@ -163,6 +181,9 @@ class EncoderBlock(keras.layers.Layer):
         axis=None,
         relative_positions=False,
         layer_scale=0.0,
+        qk_norm=False,
+        key_bias=True,
+        rotary=None,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -178,6 +199,9 @@ class EncoderBlock(keras.layers.Layer):
         self.axis = axis
         self.relative_positions = relative_positions
         self.layer_scale = layer_scale
+        self.qk_norm = qk_norm
+        self.key_bias = key_bias
+        self.rotary = None if rotary is None else tuple(rotary)
 
         policy = {"dtype": self.dtype_policy}
         self.norm_attention = keras.layers.LayerNormalization(
@@ -190,6 +214,10 @@ class EncoderBlock(keras.layers.Layer):
             implementation,
             axis,
             relative_positions,
+            qk_norm,
+            epsilon,
+            key_bias,
+            rotary,
             name="attention",
             **policy,
         )
@@ -242,6 +270,9 @@ class EncoderBlock(keras.layers.Layer):
             "axis": self.axis,
             "relative_positions": self.relative_positions,
             "layer_scale": self.layer_scale,
+            "qk_norm": self.qk_norm,
+            "key_bias": self.key_bias,
+            "rotary": self.rotary,
         }
 
 

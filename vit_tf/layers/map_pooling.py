@@ -13,8 +13,7 @@ class MapPooling(keras.layers.Layer):
 
     Args:
         heads: number of heads; must divide the width `D`.
-        mlp_size: hidden width of the MLP.
-        activation: "gelu_tanh" or "gelu_erf".
+        mlp_size, activation: see `MlpBlock`.
         epsilon: added to the variance in the LayerNorm.
 
     Call arguments:

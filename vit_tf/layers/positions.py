@@ -61,7 +61,7 @@ class _Positions(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="vit_tf")
 class NoPositions(_Positions):
-    """Adds nothing: the model sees a bag of patches (paper, appendix D.4)."""
+    """Adds nothing: without rotations, the model sees a bag of patches (paper, appendix D.4)."""
 
     def call(self, tokens, grid=None):
         return tokens
@@ -176,6 +176,8 @@ POSITION_LAYERS = {
     "learned_2d": FactorizedPositions,
     "sincos_2d": SinCosPositions,
     "relative": RelativePositions,
+    # Attention rotates queries and keys; the tokens stay as they are.
+    "rotary_2d": NoPositions,
     "none": NoPositions,
 }
 
@@ -192,8 +194,8 @@ def resize_position_table(table, source_grid, target_grid, num_prefix_tokens=1, 
         source_grid: `(rows, columns)` of the table, in patches.
         target_grid: `(rows, columns)` wanted, in patches.
         num_prefix_tokens: leading rows that are not patches.
-        method: "bilinear", or "bicubic": at pixel centers, without antialiasing, as PyTorch does
-            for DINOv2.
+        method: "bilinear"; or, at pixel centers as in PyTorch, "bicubic" and "bicubic_antialias",
+            which reads more places the more a grid shrinks.
 
     Returns:
         Array `[T + target rows * target columns, D]` of the table's dtype.
@@ -210,8 +212,7 @@ def resize_position_table(table, source_grid, target_grid, num_prefix_tokens=1, 
         )
     prefix, patches = np.split(table.astype(np.float64), [num_prefix_tokens])
     patches = patches.reshape(rows, columns, -1)
-    weights = {"bilinear": _hat_weights, "bicubic": _cubic_weights}[method]
-    by_row, by_column = map(weights, source_grid, target_grid)
+    by_row, by_column = map(_WEIGHTS[method], source_grid, target_grid)
     patches = np.einsum("ai,bj,ijd->abd", by_row, by_column, patches, optimize=True)
     return np.concatenate([prefix, patches.reshape(-1, table.shape[-1])]).astype(table.dtype)
 
@@ -223,14 +224,38 @@ def _hat_weights(old, new):
 
 
 def _cubic_weights(old, new):
-    """Cubic convolution (Keys, 1981) with a = -0.75 as a `[new, old]` matrix; borders repeat."""
+    """Cubic convolution with a = -0.75 as a `[new, old]` matrix; borders repeat."""
     at = (np.arange(new) + 0.5) * old / new - 0.5
     weights = np.zeros((new, old))
     for tap in range(-1, 3):
         cell = np.floor(at) + tap
-        x = np.abs(at - cell)
-        inner = 1.25 * x**3 - 2.25 * x**2 + 1
-        outer = -0.75 * (x**3 - 5 * x**2 + 8 * x - 4)
-        cell = np.clip(cell, 0, old - 1).astype(int)
-        weights[np.arange(new), cell] += np.where(x <= 1, inner, outer)
+        values = _cubic(np.abs(at - cell), -0.75)
+        weights[np.arange(new), np.clip(cell, 0, old - 1).astype(int)] += values
     return weights
+
+
+def _antialiased_cubic_weights(old, new):
+    """Cubic convolution with a = -0.5 as a `[new, old]` matrix, as Pillow resizes.
+
+    The kernel is as wide as the step between new places, and what is outside is left out.
+    """
+    step = old / new
+    centers = (np.arange(new) + 0.5) * step
+    distances = np.abs(np.arange(old) + 0.5 - centers[:, None]) / max(step, 1)
+    weights = _cubic(distances, -0.5)
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def _cubic(x, a):
+    """The kernel of cubic convolution at distances x >= 0 (Keys, 1981)."""
+    inner = (a + 2) * x**3 - (a + 3) * x**2 + 1
+    outer = a * (x**3 - 5 * x**2 + 8 * x - 4)
+    return np.where(x <= 1, inner, np.where(x < 2, outer, 0))
+
+
+# Method of `resize_position_table` -> function of the old and the new size of an axis.
+_WEIGHTS = {
+    "bilinear": _hat_weights,
+    "bicubic": _cubic_weights,
+    "bicubic_antialias": _antialiased_cubic_weights,
+}

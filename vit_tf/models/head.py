@@ -7,6 +7,8 @@ from typing import Any
 
 import keras
 
+from vit_tf.models.image_features import ImageFeatures, layer_indices
+
 
 def classification_head(config):
     """Returns a dense layer to `config.num_classes` logits, None for 0 classes.
@@ -30,8 +32,8 @@ class TokenClassifier:
 
     `B` images, `N` patches, `T` tokens, `D` width, `R` representation size, `K` classes. A subclass
     sets `config`, a `ViTConfig`, `grid`, `num_prefix_tokens` and the layers `norm`, `map_pooling`,
-    `pre_logits` and `head`, None for a layer that the model lacks. It defines `block_tokens`
-    and `run_last_block`.
+    `pre_logits` and `head`, None for a layer that the model lacks. It defines `block_tokens`,
+    `block_outputs` and `run_last_block`.
     """
 
     config: Any
@@ -46,9 +48,12 @@ class TokenClassifier:
         """Pools the features `[B, T, D]` to `[B, D]`, or to `[B, N, D]` unpooled.
 
         The first token is the class token or, in an axial model, the patch in row 0 and column 0.
+        Registers are left out.
         """
         if self.config.classifier == "token":
             return features[:, 0]
+        if self.num_prefix_tokens:
+            features = features[:, self.num_prefix_tokens :]
         if self.config.classifier == "map":
             return self.map_pooling(features)
         if self.config.classifier == "gap":
@@ -70,6 +75,42 @@ class TokenClassifier:
     def final_map(self, images):
         """The tokens of the patches behind the final norm: `[B, rows, columns, D]`."""
         return self.on_grid(self._normed(_last(self.block_tokens(images))))
+
+    def image_features(self, images, layers=None, norm=True):
+        """The tokens behind some layers, with or without the final norm: a list for `layers`.
+
+        Args:
+            images: see the call.
+            layers: indices, see `layer_indices`; None: the last layer alone.
+            norm: whether the final norm is applied, also behind a layer that is not the last.
+
+        Returns:
+            A list of one `ImageFeatures` for each of `layers`, of tensors in the dtype of the
+            tokens.
+
+        Raises:
+            ValueError: for a layer that the model does not have.
+        """
+        indices = layer_indices([-1] if layers is None else layers, self.config.layers)
+        blocks = 2 if self.config.axial else 1
+        numbers = [(index + 1) * blocks for index in indices]
+        outputs = itertools.islice(self.block_outputs(images), max(numbers, default=0) + 1)
+        found = {
+            number: self._split(self._normed(tokens) if norm else tokens)
+            for number, tokens in enumerate(outputs)
+            if number in numbers
+        }
+        return [found[number] for number in numbers]
+
+    def _split(self, tokens):
+        """The `ImageFeatures` of tokens `[B, T, D]`, in an axial model `[B, rows, columns, D]`."""
+        prefix = self.num_prefix_tokens
+        first = int(self.config.classifier == "token" and not self.config.axial)
+        return ImageFeatures(
+            class_token=tokens[:, 0] if first else None,
+            registers=tokens[:, first:prefix] if first < prefix else None,
+            patches=self.on_grid(tokens),
+        )
 
     def class_stages(self, images):
         """The tokens that the last block reads, and the rest of the model as a function of them.
@@ -114,6 +155,21 @@ class MapClassifier:
     def class_stages(self, images):
         """The last feature map `[B, rows, columns, C]`, and the function from it to the result."""
         return self.final_map(images), self._classify
+
+    def image_features(self, images, layers=None, norm=True):
+        """The last feature map as `patches`: a list of one `ImageFeatures`.
+
+        Raises:
+            ValueError: if other layers, or values before the norm, are asked for.
+        """
+        if layers is not None or not norm:
+            asked = f"layers={layers!r}" if layers is not None else f"norm={norm!r}"
+            raise ValueError(
+                f"{asked} is for models of tokens, and {self.name} has stages. Leave it out for "
+                "the last feature map; vit_tf.feature_model(model, ['stage2']) gives that of a "
+                "stage."
+            )
+        return [ImageFeatures(class_token=None, registers=None, patches=self.final_map(images))]
 
     def on_grid(self, feature_map):
         """The feature map as it is."""

@@ -12,8 +12,8 @@ from vit_tf.models.vit import VisionTransformer
 class MaskedPatchModel(keras.Model):
     """Predicts the content of patches from the other patches (docs/paper.md G).
 
-    The embeddings of some patches are corrupted before class token and positions are added; a
-    linear map of each final patch token gives the prediction. The class token is never corrupted.
+    The embeddings of some patches are corrupted before class token, registers and positions are
+    added; a linear map of each final patch token gives the prediction. No other token is corrupted.
 
     Args:
         config: `ViTConfig` without a head and pre-logits: plain, hybrid or axial.

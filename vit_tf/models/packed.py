@@ -1,5 +1,6 @@
 """A Vision Transformer for inference, with the weights of its blocks packed for one op."""
 
+import dataclasses
 import functools
 import itertools
 
@@ -10,6 +11,7 @@ import custom_ops
 from custom_ops import encoder_reference
 from custom_ops import model as model_op
 from vit_tf.images.value_range import OFFSET, SCALE
+from vit_tf.layers.attention_positions import rotary_table
 from vit_tf.models.head import TokenClassifier
 from vit_tf.models.image_model import ServingStages
 from vit_tf.models.inputs import check_images
@@ -49,8 +51,8 @@ class PackedModel(TokenClassifier):
         config: the `ViTConfig` of the model.
         compute_dtype: the precision.
         layers: Keras layers around the packed blocks; their weights are `weights`.
-        arrays: list of all other variables of TensorFlow: packed weights, patch embedding, class
-            token and positions.
+        arrays: list of all other variables of TensorFlow: packed weights, patch embedding, prefix
+            tokens and positions.
     """
 
     def __init__(self, model, blocks, precision):
@@ -72,18 +74,22 @@ class PackedModel(TokenClassifier):
 
         self._kernel = constant(model.patch_embedding.kernel, precision)
         self._bias = constant(model.patch_embedding.bias, "float32")
-        self._class_token = self._first_table = None
-        if model.class_token is not None:
-            self._class_token = constant(model.class_token.token, "float32")
-        tables = [layer.table for layer in model.position_layers()]
+        self._prefix = self._first_table = None
+        if (prefix := model.prefix_tokens()) is not None:
+            self._prefix = constant(prefix, "float32")
         if config.position_injection == "stem":
-            if tables[0] is not None:
-                self._first_table = constant(tables[0], "float32")
+            if (table := model.position_table()) is not None:
+                self._first_table = constant(table, "float32")
             self._tables, counts = [None], [len(model.blocks)]
         else:
-            tables = [constant(table, "float32") for table in tables]
+            tables = [constant(layer.table, "float32") for layer in model.position_layers()]
             self._tables = [tables[i % len(tables)] for i in range(len(model.blocks))]
             counts = [1] * len(model.blocks)
+        self._rotary = None
+        if config.rotary:
+            *grid, base = config.rotary
+            table = rotary_table(grid, config.hidden_size // config.heads, base)
+            self._rotary = constant(table, "float32")
         blocks = iter(blocks)
         self._plans = [
             custom_ops.pack_encoder(
@@ -104,16 +110,24 @@ class PackedModel(TokenClassifier):
                 self._plans[0],
                 self._kernel,
                 self._bias,
-                self._class_token,
+                self._prefix,
                 self._first_table,
                 (self.norm.gamma.value, self.norm.beta.value),
                 head,
+                self._rotary,
             )
+
+    @property
+    def _pooling(self):
+        """What the op pools. Its mean is over all tokens, so that of patches alone follows it."""
+        if self.config.classifier == "gap" and self.num_prefix_tokens:
+            return "none"
+        return _POOLINGS.get(self.config.classifier, "none")
 
     @property
     def _head_follows_pooling(self):
         """Whether nothing is between the pooled tokens and the head."""
-        is_simple = self.config.classifier in _POOLINGS and self.pre_logits is None
+        is_simple = self._pooling != "none" and self.pre_logits is None
         return is_simple and self.head is not None
 
     @property
@@ -128,7 +142,8 @@ class PackedModel(TokenClassifier):
 
     @property
     def arrays(self):
-        found = [self._kernel, self._bias, self._class_token, self._first_table, *self._tables]
+        found = [self._kernel, self._bias, self._prefix, self._first_table, *self._tables]
+        found.append(self._rotary)
         for plan in self._plans:
             found += [*plan.weights, *plan.biases]
         if self._model_plan is not None:
@@ -159,7 +174,7 @@ class PackedModel(TokenClassifier):
         if not self._runs_as_one_op():
             return self.head_inputs(self._encoded(self.tokens(images, training)))
         features = self._run_op(images, training, has_head=False)
-        if self.config.classifier not in _POOLINGS:
+        if self._pooling == "none":
             features = self.pool(features)
         return features if self.pre_logits is None else self.pre_logits(features)
 
@@ -170,7 +185,7 @@ class PackedModel(TokenClassifier):
         return model_op.model(
             *self._source(images, training),
             self._model_plan,
-            pooling=_POOLINGS.get(self.config.classifier, "none"),
+            pooling=self._pooling,
             has_head=has_head,
             implementation=self.config.implementation,
         )
@@ -195,7 +210,7 @@ class PackedModel(TokenClassifier):
             self._bias,
             scale=scale,
             offset=offset,
-            prefix=self._class_token,
+            prefix=self._prefix,
             position=self._first_table,
             implementation=self.config.implementation,
         )
@@ -210,11 +225,24 @@ class PackedModel(TokenClassifier):
         """See `VisionTransformer.block_tokens`; one block at a time is unpacked."""
         return self._run_blocks(images, custom_ops.attention)
 
+    def block_outputs(self, images):
+        """See `VisionTransformer.block_outputs`; each block is a call of `custom_ops.encoder`."""
+        tokens = self.tokens(images)
+        yield tokens
+        for plan, table in zip(self._plans, self._tables, strict=True):
+            tokens = tokens if table is None else tokens + table
+            for weights, biases in zip(plan.weights, plan.biases, strict=True):
+                block = dataclasses.replace(plan, weights=(weights,), biases=(biases,))
+                tokens = self._run(tokens, block)
+                yield tokens
+
     def run_last_block(self, tokens):
         """See `VisionTransformer.run_last_block`."""
         plan = self._plans[-1]
         last = len(plan.weights) - 1
-        return encoder_reference.run_block(tokens, plan, last, attention=custom_ops.attention)
+        return encoder_reference.run_block(
+            tokens, plan, last, attention=custom_ops.attention, rotary=self._rotary
+        )
 
     def first_kernel(self):
         """See `ImageModel.first_kernel`."""
@@ -262,20 +290,28 @@ class PackedModel(TokenClassifier):
             tokens = tokens if table is None else tokens + table
             for index in range(len(plan.weights)):
                 yield tokens
-                tokens = encoder_reference.run_block(tokens, plan, index, attention=attention)
+                tokens = encoder_reference.run_block(
+                    tokens, plan, index, attention=attention, rotary=self._rotary
+                )
         yield tokens
 
     def _encoded(self, tokens):
         """The tokens behind all blocks and the final norm; `[B, 1, D]` for the token classifier."""
         last = len(self._plans) - 1
         for index, (plan, table) in enumerate(zip(self._plans, self._tables, strict=True)):
-            tokens = custom_ops.encoder(
-                tokens if table is None else tokens + table,
-                plan,
-                first_row_only=index == last and self.config.classifier == "token",
-                implementation=self.config.implementation,
-            )
+            tokens = tokens if table is None else tokens + table
+            tokens = self._run(tokens, plan, index == last and self.config.classifier == "token")
         return self.norm(tokens)
+
+    def _run(self, tokens, plan, first_row_only=False):
+        """The tokens behind the blocks of a plan."""
+        return custom_ops.encoder(
+            tokens,
+            plan,
+            rotary=self._rotary,
+            first_row_only=first_row_only,
+            implementation=self.config.implementation,
+        )
 
 
 def _copied(layer, input_shape, dtype=None):

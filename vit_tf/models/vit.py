@@ -3,7 +3,7 @@
 import keras
 
 from vit_tf.config import ViTConfig
-from vit_tf.layers import ClassToken, Dropout, EncoderBlock, PatchEmbedding
+from vit_tf.layers import ClassToken, Dropout, EncoderBlock, PatchEmbedding, RegisterTokens
 from vit_tf.layers.encoder import STREAMS_PER_BLOCK, TappedBlock
 from vit_tf.layers.map_pooling import MapPooling
 from vit_tf.layers.positions import POSITION_LAYERS
@@ -44,7 +44,8 @@ class VisionTransformer(TokenClassifier, ImageModel):
         self.num_prefix_tokens = config.num_prefix_tokens
 
         policy = {"dtype": self.dtype_policy}
-        self.stem = self.class_token = self.map_pooling = self.pre_logits = None
+        self.stem = self.class_token = self.register_tokens = None
+        self.map_pooling = self.pre_logits = None
         if config.stem is not None:
             self.stem = ResNetStem(config.stem, name="stem", **policy)
         self.patch_embedding = PatchEmbedding(
@@ -54,8 +55,15 @@ class VisionTransformer(TokenClassifier, ImageModel):
             name="patch_embedding",
             **policy,
         )
-        if config.num_prefix_tokens:
+        if config.has_class_token:
             self.class_token = ClassToken(name="class_token", **policy)
+        if config.register_tokens:
+            self.register_tokens = RegisterTokens(
+                config.register_tokens,
+                first=int(config.has_class_token),
+                name="register_tokens",
+                **policy,
+            )
         self.position_embedding = self._positions("position_embedding", **policy)
         if config.position_injection == "every_layer":
             # A list is part of the paths in `.keras` files, so other models have no empty one.
@@ -93,7 +101,7 @@ class VisionTransformer(TokenClassifier, ImageModel):
 
     def _positions(self, name, **policy):
         layer = POSITION_LAYERS[self.config.position_embedding]
-        return layer(self.grid, self.num_prefix_tokens, name=name, **policy)
+        return layer(self.grid, int(self.config.has_class_token), name=name, **policy)
 
     def _blocks(self, **policy):
         config = self.config
@@ -113,6 +121,9 @@ class VisionTransformer(TokenClassifier, ImageModel):
                 axis=axes[kind],
                 relative_positions=config.position_embedding == "relative",
                 layer_scale=config.layer_scale,
+                qk_norm=config.qk_norm,
+                key_bias=config.key_bias,
+                rotary=config.rotary,
                 name=f"block_{layer}{kind}",
                 **policy,
             )
@@ -122,6 +133,7 @@ class VisionTransformer(TokenClassifier, ImageModel):
     def build(self, input_shape):
         config = self.config
         patches = (None, self.grid[0] * self.grid[1], config.hidden_size)
+        placed = (None, config.has_class_token + patches[1], config.hidden_size)
         tokens = (None, self.num_prefix_tokens + patches[1], config.hidden_size)
         if self.stem is not None:
             self.stem.build(input_shape)
@@ -129,8 +141,11 @@ class VisionTransformer(TokenClassifier, ImageModel):
         self.patch_embedding.build(input_shape)
         if self.class_token is not None:
             self.class_token.build(patches)
-        for layer in (*self.position_layers(), self.norm):
-            layer.build(tokens)
+        for layer in self.position_layers():
+            layer.build(placed)
+        if self.register_tokens is not None:
+            self.register_tokens.build(placed)
+        self.norm.build(tokens)
         for block in self.blocks:
             block.build((None, *self.grid, config.hidden_size) if config.axial else tokens)
         if self.map_pooling is not None:
@@ -158,7 +173,8 @@ class VisionTransformer(TokenClassifier, ImageModel):
         layers = [self.blocks[i * per_layer : (i + 1) * per_layer] for i in range(count)]
         for group, positions in zip(layers[1:], later, strict=False):
             group.append(positions)
-        embeddings = [self.stem, self.patch_embedding, self.class_token, first]
+        embeddings = [self.stem, self.patch_embedding, self.class_token]
+        embeddings += [self.register_tokens, first]
         top = [self.norm, self.map_pooling, self.pre_logits, self.head]
         return [[layer for layer in group if layer] for group in (embeddings, *layers, top)]
 
@@ -170,12 +186,12 @@ class VisionTransformer(TokenClassifier, ImageModel):
         return units | {"stem": list(units.values())[-1]} if units else {}
 
     def call(self, images, training=False):
-        # The same as encode(embed(images)), with class token and positions added in the same op.
+        # The same as encode(embed(images)), with prefix and positions added in the same op.
         in_stem = self.config.position_injection == "stem"
         tokens = self.patch_embedding(
             self._patch_source(images),
-            prefix=None if self.class_token is None else self.class_token.token,
-            position=self.position_embedding.table if in_stem else None,
+            prefix=self.prefix_tokens(),
+            position=self.position_table() if in_stem else None,
         )
         features, _ = self._encode_tokens(tokens, training, (), self.grid)
         return self.classify(features, training=training)
@@ -226,11 +242,19 @@ class VisionTransformer(TokenClassifier, ImageModel):
         return self._encode_tokens(tokens, training, taps, (rows, columns))
 
     def first_tokens(self, patches, grid):
-        """Patch embeddings with class token and, if the stem adds them, positions: `[B, T, D]`."""
+        """Patch embeddings with the prefix and, if the stem adds them, positions: `[B, T, D]`."""
         tokens = patches if self.class_token is None else self.class_token(patches)
         if self.config.position_injection == "stem":
             tokens = self.position_embedding(tokens, grid=grid)
-        return tokens
+        return tokens if self.register_tokens is None else self.register_tokens(tokens)
+
+    def prefix_tokens(self):
+        """The learned tokens before the patches, without positions: `[T - N, D]`, or None."""
+        parts = [] if self.class_token is None else [self.class_token.token]
+        parts += [] if self.register_tokens is None else [self.register_tokens.tokens]
+        if len(parts) < 2:
+            return parts[0] if parts else None
+        return keras.ops.concatenate(parts, axis=0)
 
     def block_inputs(self, index, tokens, grid):
         """The tokens of block `index` after the positions of that block, if it has any."""
@@ -250,7 +274,7 @@ class VisionTransformer(TokenClassifier, ImageModel):
                 tapped = TappedBlock(block, taps, grid, dtype=block.dtype_policy)
                 tokens, block_taps = tapped(tokens, training=training)
             elif training and not taps and self.config.recompute == "blocks":
-                tokens, block_taps = recomputed(block, _training_output(block), tokens), {}
+                tokens, block_taps = recomputed(block, _training_output(block, grid), tokens), {}
             else:
                 tokens, block_taps = block(tokens, training=training, taps=taps, grid=grid)
             tap_values.append(block_taps)
@@ -263,14 +287,22 @@ class VisionTransformer(TokenClassifier, ImageModel):
 
         `[B, T, D]`, in an axial model `[B, rows, columns, D]`.
         """
+        for index, tokens in enumerate(self.block_outputs(images)):
+            is_last = index == len(self.blocks)
+            yield tokens if is_last else self.block_inputs(index, tokens, self.grid)
+
+    def block_outputs(self, images):
+        """Yields the tokens behind the embedding, then those behind each block.
+
+        The same as `block_tokens`, without the positions that a later block adds to its input.
+        """
         tokens = self.first_tokens(self.embed(images), self.grid)
         if self.config.axial:
             tokens = keras.ops.reshape(tokens, [-1, *self.grid, self.config.hidden_size])
-        for index, block in enumerate(self.blocks):
-            tokens = self.block_inputs(index, tokens, self.grid)
-            yield tokens
-            tokens, _ = block(tokens)
         yield tokens
+        for index, block in enumerate(self.blocks):
+            tokens, _ = block(self.block_inputs(index, tokens, self.grid))
+            yield tokens
 
     def attention_taps(self, images, taps):
         """Statistics of the attention of each block, as in `encode`: a list of dicts."""
@@ -297,8 +329,11 @@ class VisionTransformer(TokenClassifier, ImageModel):
         return self.patch_embedding.kernel.value
 
     def position_table(self):
-        """See `ImageModel.position_table`."""
-        return self.position_embedding.table
+        """See `ImageModel.position_table`; zeros for the registers."""
+        table = self.position_embedding.table
+        if table is None or self.register_tokens is None:
+            return table
+        return self.register_tokens.with_zeros(table)
 
     def why_not_packed(self) -> str | None:
         """The reason why `vit_tf.pack_model` does not cover the configuration, or None."""
@@ -314,6 +349,6 @@ class VisionTransformer(TokenClassifier, ImageModel):
         return self.head_inputs(features, training=training)
 
 
-def _training_output(block):
+def _training_output(block, grid):
     """Returns the function from tokens to the tokens that a block returns in training."""
-    return lambda tokens: block(tokens, training=True)[0]
+    return lambda tokens: block(tokens, training=True, grid=grid)[0]

@@ -14,6 +14,8 @@ constexpr int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / un
 
 // The bytes of a row of a product, so that rows stay in the L2 cache.
 constexpr int64_t kMostRowBytes = 4096;
+// What follows fc1, by Activation.
+constexpr Epilogue kEpilogues[] = {Epilogue::kGeluTanh, Epilogue::kGeluErf, Epilogue::kSwiglu};
 // Images are independent of each other. More tokens than these are computed in slices of images,
 // which bounds the memory: 230 MB for ViT-B/16 in float.
 constexpr int64_t kMostRows = 8192;
@@ -111,6 +113,7 @@ class EncoderPhases {
     for (int64_t i = 0; i < problem.blocks; ++i) {
       weights_ = static_cast<const char*>(problem.block[i].weights);
       biases_ = problem.block[i].biases;
+      qk_norm_ = biases_ + encoder_biases_size(width, problem.mlp_size, problem.activation);
       following_ = i + 1 < problem.blocks ? problem.block[i + 1].weights : nullptr;
       normalize(all);
       if (problem.first_row_only && i + 1 == problem.blocks) {
@@ -215,19 +218,43 @@ class EncoderPhases {
                                                       buffers_.normal_stride, nullptr, nullptr});
   }
 
+  // What happens to the heads of the block, in rows of the first tokens of each image.
+  HeadTransform heads(int64_t tokens) const {
+    return {problem_.heads,   problem_.width / problem_.heads,
+            tokens,           problem_.tokens - problem_.rotary_tokens,
+            problem_.epsilon, problem_.qk_norm ? qk_norm_ : nullptr,
+            problem_.rotary};
+  }
+
+  bool transforms_heads() const { return problem_.qk_norm || problem_.rotary; }
+
+  // Whether a panel has whole heads, which the epilogue of their projection transforms.
+  bool has_whole_heads() const { return kPanelColumns % (problem_.width / problem_.heads) == 0; }
+
+  // Transforms the heads [begin, end) of rows of the first tokens, if the epilogue has not.
+  void transform(int64_t tokens, int64_t begin, int64_t end) {
+    if (!transforms_heads() || has_whole_heads()) return;
+    phases_.add(kernels_.head_rows,
+                HeadRowsProblem{heads(tokens), problem_.batch * tokens, begin, end, buffers_.qkv,
+                                3 * problem_.width * (problem_.tokens / tokens)});
+  }
+
   DenseProblem qkv_dense(int64_t rows) {
     DenseProblem dense = next_dense(rows, problem_.width, 3 * problem_.width);
     dense.input = buffers_.normal;
     dense.input_stride = buffers_.normal_stride;
     dense.output = buffers_.qkv;
     dense.output_stride = 3 * problem_.width;
-    dense.epilogue = Epilogue::kBias;
+    const bool transforms = transforms_heads() && has_whole_heads();
+    dense.epilogue = transforms ? Epilogue::kHeads : Epilogue::kBias;
+    dense.heads = heads(problem_.tokens);
     return dense;
   }
 
   void attend() {
     const DenseProblem dense = qkv_dense(problem_.batch * problem_.tokens);
     add(dense, weights_);
+    transform(problem_.tokens, 0, 2 * problem_.heads);
     const int64_t head_size = problem_.width / problem_.heads;
     AttentionForwardProblem attention{};
     attention.type = kernels_.activation;
@@ -250,7 +277,10 @@ class EncoderPhases {
     first.columns = width;
     first.input_stride *= tokens;
     first.output_stride *= tokens;
+    first.heads.tokens = 1;
     add(first, weights_);
+    transform(tokens, problem_.heads, 2 * problem_.heads);
+    transform(1, 0, problem_.heads);
     const int64_t head_size = width / problem_.heads;
     phases_.add(kernels_.first_row, FirstRowProblem{batch, tokens, problem_.heads, head_size,
                                                     default_attention_scale(head_size),
@@ -265,13 +295,12 @@ class EncoderPhases {
     stream.from = stream.to;
     stream.stride = width;
     normalize(stream);
-    DenseProblem dense = next_dense(stream.rows, width, mlp_size);
+    DenseProblem dense = next_dense(stream.rows, width, fc1_columns(problem_.activation, mlp_size));
     dense.input = buffers_.normal;
     dense.input_stride = buffers_.normal_stride;
     dense.output = buffers_.hidden;
     dense.output_stride = buffers_.hidden_stride;
-    dense.epilogue =
-        problem_.activation == Activation::kGeluTanh ? Epilogue::kGeluTanh : Epilogue::kGeluErf;
+    dense.epilogue = kEpilogues[static_cast<int>(problem_.activation)];
     add(dense, weights_);
     add_to_stream(next_dense(stream.rows, mlp_size, width), buffers_.hidden, buffers_.hidden_stride,
                   following_, stream);
@@ -313,6 +342,7 @@ class EncoderPhases {
   const char* weights_ = nullptr;     // of the next dense layer
   const void* following_ = nullptr;   // weights of the next block
   const float* biases_ = nullptr;
+  const float* qk_norm_ = nullptr;    // of the block
 };
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include "custom_ops/cpu/encoder/encoder_kernels.h"
 
 #include "custom_ops/cpu/encoder/first_row.h"
+#include "custom_ops/cpu/encoder/head_rows.h"
 #include "custom_ops/cpu/encoder/layer_norm.h"
 #include "custom_ops/cpu/encoder/patch_rows.h"
 #include "custom_ops/cpu/encoder/amx_attention.h"
@@ -20,6 +21,7 @@ EncoderKernels table_of_product(DType activation, Kernel<AttentionForwardProblem
           Kernel<PatchRowsProblem>::of<PatchRows<Activation>>(),
           Kernel<LayerNormProblem>::of<LayerNorm<Activation>>(),
           Kernel<DenseProblem>::of<Dense<Product>>(),
+          Kernel<HeadRowsProblem>::of<HeadRows<Activation>>(),
           Kernel<FirstRowProblem>::of<FirstRowAttention<Activation>>(),
           Kernel<MeanProblem>::of<Mean>(),
           attention};

@@ -48,6 +48,15 @@ struct FirstRowProblem {
   void* out;
 };
 
+// The heads [begin, end) of each row of queries and keys, transformed in place. Rows lie `stride`
+// activations apart.
+struct HeadRowsProblem {
+  HeadTransform transform;
+  int64_t rows, begin, end;
+  void* qkv;
+  int64_t stride;
+};
+
 // The kernels for a type of packed weights.
 struct EncoderKernels {
   // The type of activations: the inputs of products, q, k and v.
@@ -55,6 +64,7 @@ struct EncoderKernels {
   Kernel<PatchRowsProblem> patch_rows;
   Kernel<LayerNormProblem> layer_norm;
   Kernel<DenseProblem> dense;
+  Kernel<HeadRowsProblem> head_rows;
   Kernel<FirstRowProblem> first_row;
   Kernel<MeanProblem> mean;
   // Attention of all tokens. The table of an instruction set may have none (`run` is null) or one

@@ -3,9 +3,10 @@
 #define CUSTOM_OPS_CPU_GEMM_DENSE_KERNEL_H_
 
 #include "custom_ops/cpu/gemm/dense.h"
+#include "custom_ops/cpu/gemm/heads.h"
 #include "custom_ops/cpu/gemm/products.h"
 #include "custom_ops/cpu/pack.h"
-#include "custom_ops/cpu/simd/gelu.h"
+#include "custom_ops/cpu/simd/activations.h"
 
 namespace vit {
 namespace VIT_ISA {
@@ -83,7 +84,7 @@ struct Dense {
 
   // Writes the sums of the rows from `row` on and the columns from `column` on.
   static void write(const DenseProblem& problem, int64_t row, int64_t rows, int64_t column,
-                    const float* sums) {
+                    float* sums) {
     const auto same = [](Vector<float> x, const float*, int64_t) { return x; };
     const auto with_tanh = [](Vector<float> x, const float*, int64_t) { return gelu_tanh(x); };
     const auto with_erf = [](Vector<float> x, const float*, int64_t) { return gelu_erf(x); };
@@ -99,6 +100,14 @@ struct Dense {
         return write_with<Activation>(problem, row, rows, column, sums, with_tanh);
       case Epilogue::kGeluErf:
         return write_with<Activation>(problem, row, rows, column, sums, with_erf);
+      case Epilogue::kSwiglu:
+        return write_swiglu(problem, row, rows, column, sums);
+      case Epilogue::kHeads: {
+        transform_heads(problem, row, rows, column, sums);
+        DenseProblem rest = problem;
+        rest.bias = nullptr;
+        return write_with<Activation>(rest, row, rows, column, sums, same);
+      }
       case Epilogue::kResidual:
         return write_with<float>(problem, row, rows, column, sums, add);
     }
@@ -125,6 +134,48 @@ struct Dense {
         const Vector<float> sum = load(sums + i * kPanelColumns + j) + bias;
         const Vector<float> result = function(sum, from.at, count);
         store_activation(to.at, result, sizeof(Output) == 2 ? round_up(count, 2) : count);
+      }
+    }
+  }
+
+  // Adds the bias to the sums, and transforms the heads of queries and keys among them.
+  static VIT_INLINE void transform_heads(const DenseProblem& problem, int64_t row, int64_t rows,
+                                         int64_t column, float* sums) {
+    const HeadTransform& transform = problem.heads;
+    const int64_t left = problem.columns - column, size = transform.head_size;
+    const int64_t columns = left < kPanelColumns ? left : kPanelColumns;
+    const int64_t first = column / size, after = first + columns / size;
+    const int64_t last = after < 2 * transform.heads ? after : 2 * transform.heads;
+    int64_t token = row % transform.tokens;
+    for (int64_t i = 0; i < rows; ++i, sums += kPanelColumns) {
+      for (int64_t j = 0; j < columns; j += kLanes<float>) {
+        store<float>(sums + j, load(sums + j) + load_first(problem.bias + column + j, columns - j));
+      }
+      for (int64_t head = first; head < last; ++head) {
+        transform_head(transform, head, token, sums + (head - first) * size);
+      }
+      if (++token == transform.tokens) token = 0;
+    }
+  }
+
+  // Writes silu(gate) * up; `column` is the first one of the gates and what they multiply.
+  static VIT_INLINE void write_swiglu(const DenseProblem& problem, int64_t row, int64_t rows,
+                                      int64_t column, const float* sums) {
+    constexpr int64_t kHalf = kPanelColumns / 2;
+    const int64_t first = column / 2, size = problem.columns / 2, left = size - first;
+    const int64_t columns = left < kHalf ? left : kHalf;
+    Activation* const output =
+        static_cast<Activation*>(problem.output) + row * problem.output_stride + first;
+    for (int64_t j = 0; j < columns; j += kLanes<float>) {
+      const int64_t count = columns - j;
+      const float* const bias = problem.bias + first + j;
+      const Vector<float> gate_bias = load_first(bias, count);
+      const Vector<float> up_bias = load_first(bias + size, count);
+      for (int64_t i = 0; i < rows; ++i) {
+        const float* const from = sums + i * kPanelColumns + j;
+        const Vector<float> result = silu(load(from) + gate_bias) * (load(from + kHalf) + up_bias);
+        store_activation(output + i * problem.output_stride + j, result,
+                         sizeof(Activation) == 2 ? round_up(count, 2) : count);
       }
     }
   }

@@ -168,9 +168,9 @@ def _embedding(model):
     share = float((values[:4] ** 2).sum() / (values**2).sum())
     filters = inspection.to_unit_range(components, axis=(1, 2, 3))[..., 0]
     positions = None
-    if model.position_embedding.table is not None:
+    if (table := model.position_table()) is not None:
         similarity = inspection.position_similarity(
-            model.position_embedding.table.numpy(), model.grid, model.num_prefix_tokens
+            table.numpy(), model.grid, model.num_prefix_tokens
         ).reshape(-1, *model.grid)
         label = "similarity of the position embeddings"
         positions = charts.heat_maps(similarity, model.grid[1], label, -1, 1, bar=True)

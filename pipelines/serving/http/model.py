@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from pipelines.errors import UserError
 from pipelines.serving.saved_model import read_preprocessing
 from pipelines.serving.signatures import make_signatures
 from pipelines.stored_models import model_source
@@ -96,6 +97,11 @@ def open_model(path, weights="final", label_file=None, opening=AS_TRAINED, max_p
 
 def _from_model(source, opening, max_pixels):
     model, preprocessing, classes = source.open_model(opening)
+    if isinstance(source, RuntimeFile) and model.head is None:
+        raise UserError(
+            f"{source.name} has no head (num_classes=0), and features of such a file are not "
+            "served. Name the model that it was exported from."
+        )
     height, width = preprocessing.image_size
     max_pixels = max_pixels or max(_MAX_PIXELS, height * width)
     made = make_signatures(model, preprocessing, classes, max_pixels)

@@ -32,7 +32,7 @@ class FileComparison:
 
     Attributes:
         difference: largest absolute difference of a logit, divided by the largest logit; for
-            images of the model's own size.
+            images of the model's own size. Of a model without a head the same of features.
         accuracy: fraction of labeled images that the file classifies correctly; None without.
         model_accuracy: the same of the model.
         resized: the same as `difference` for images of another size, which the file resizes; 0 for
@@ -62,6 +62,7 @@ def compare_file(path, loaded, images=None, labels=None) -> FileComparison:
             not finite.
     """
     name = os.path.basename(path)
+    output = "embedding" if loaded.model.head is None else "logits"
     if images is None:
         calls = _pictures(loaded.preprocessing)
     else:
@@ -69,15 +70,17 @@ def compare_file(path, loaded, images=None, labels=None) -> FileComparison:
     answers = _call(path, calls)
     expected = [_logits(loaded, images) for images in calls]
     for answer, logits in zip(answers, expected, strict=True):
-        probabilities = loaded.classes.to_probabilities(logits)
-        for key, shape in (("logits", logits.shape), ("probabilities", probabilities.shape)):
+        shapes = {output: logits.shape}
+        if output == "logits":
+            shapes["probabilities"] = loaded.classes.to_probabilities(logits).shape
+        for key, shape in shapes.items():
             if answer[key].shape != shape or not np.isfinite(answer[key]).all():
                 raise RunError(
                     f"{name} gives {key} of shape {answer[key].shape}, or not finite ones. "
                     f"Expected finite ones of shape {shape}."
                 )
     differences = [
-        relative_difference(answer["logits"], logits)
+        relative_difference(answer[output], logits)
         for answer, logits in zip(answers, expected, strict=True)
     ]
     if images is None:
@@ -133,7 +136,7 @@ def _pictures(preprocessing):
 
 
 def _logits(loaded, images):
-    """The model's logits for images, a float32 array."""
+    """The model's logits for images, without a head its features; a float32 array."""
     model, preprocessing, _ = loaded
     # On the CPU, like the other process: GPUs round float32 products to 10 bits by default.
     with custom_ops.implementation("reference"), tf.device("CPU:0"):

@@ -49,7 +49,8 @@ def make_function(model, preprocessing, classes, batch=None):
 
     Returns:
         A `tf.function` from `images`, float32 `[B, H, W, 3]` of values 0 .. 255, to `logits` and
-        `probabilities`, float32 `[B, K]`. Without `resizes_inside`, `H x W` is `h x w`.
+        `probabilities`, float32 `[B, K]`; for a model without a head to `embedding`, float32 `[B,
+        D or R]`. Without `resizes_inside`, `H x W` is `h x w`.
     """
     inside = resizes_inside(preprocessing)
     size = [None, None] if inside else preprocessing.image_size
@@ -57,6 +58,8 @@ def make_function(model, preprocessing, classes, batch=None):
     def classify(images):
         pixels = preprocessing.resized(images) if inside else images
         logits = tf.cast(model(preprocessing.normalized(pixels), training=False), tf.float32)
+        if model.head is None:
+            return {"embedding": logits}
         return {"logits": logits, "probabilities": classes.to_probabilities(logits)}
 
     images = tf.TensorSpec([batch, *size, 3], name=INPUT)

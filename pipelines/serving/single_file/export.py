@@ -55,6 +55,7 @@ class FileReport:
         tolerance: the largest allowed difference of a file with float32 weights.
         levels: largest difference of a pixel that the file resizes, in levels of 255; None if it
             resizes none.
+        noun: what is compared: "logit", or "feature" for a model without a head.
     """
 
     path: str
@@ -63,10 +64,11 @@ class FileReport:
     comparison: FileComparison
     tolerance: float
     levels: float | None = None
+    noun: str = "logit"
 
     def __str__(self):
         lines = [f"wrote {self.path} ({self.size / 1e6:,.2f} MB) and {self.path}.json"]
-        found = f"largest difference {self.comparison.difference:.1e} of the largest logit"
+        found = f"largest difference {self.comparison.difference:.1e} of the largest {self.noun}"
         if self.float_size is None:
             found += f" (allowed: {self.tolerance:.0e})"
         else:
@@ -131,7 +133,7 @@ def export_file(
     size, and up to `RESIZED_TOLERANCE` for others; the pixels that its resize makes, up to
     `MOST_LEVELS`. With quantized weights, the same file with float32 weights must pass, and the
     difference is reported. If the head gives all images the same logits, the logits of a random
-    head are compared.
+    head are compared. The output of a model without a head is its features.
 
     Args:
         loaded: a `vit_tf.LoadedModel` in float32.
@@ -152,11 +154,6 @@ def export_file(
     check_output(output, form, overwrite)
     model, preprocessing, classes = loaded
     check_model(model, preprocessing, classes, MAX_PIXELS)
-    if model.head is None:
-        raise UserError(
-            "The model has no head (num_classes=0), so it has no logits to export. Export a "
-            "SavedModel with --format=portable, which has its features."
-        )
     if model.dtype_policy.name != "float32":
         raise UserError(
             f"The model computes in {model.dtype_policy.name}, which {form} files do not have. "
@@ -178,7 +175,7 @@ def export_file(
         )
     described = _describe(loaded, form, quantize, batch, content, found, levels)
     _write(output, path, content, described)
-    return FileReport(path, len(content), float_size, found, tolerance, levels)
+    return FileReport(path, len(content), float_size, found, tolerance, levels, _noun(model))
 
 
 def _convert(loaded, form, quantize, batch, samples, labeled):
@@ -198,8 +195,9 @@ def _convert(loaded, form, quantize, batch, samples, labeled):
             content = convert()
         with _file(form, content) as path:
             found = compare_file(path, loaded)
-        _check_difference(found.difference, "", tolerance_of(model.config.to_dict()))
-        _check_difference(found.resized, " for images that it resizes", RESIZED_TOLERANCE)
+        noun = _noun(model)
+        _check_difference(found.difference, noun, "", tolerance_of(model.config.to_dict()))
+        _check_difference(found.resized, noun, " for images that it resizes", RESIZED_TOLERANCE)
         if quantize == "none":
             return content, None, found
         float_size = len(content)
@@ -234,11 +232,15 @@ def _file(form, content):
         yield path
 
 
-def _check_difference(difference, where, tolerance):
+def _noun(model):
+    return "feature" if model.head is None else "logit"
+
+
+def _check_difference(difference, noun, where, tolerance):
     if not difference <= tolerance:
         raise RunError(
-            f"The export differs from the model{where} by {difference:.3g} of the largest logit. "
-            f"Allowed: {tolerance:.0e}."
+            f"The export differs from the model{where} by {difference:.3g} of the largest "
+            f"{noun}. Allowed: {tolerance:.0e}."
         )
 
 
@@ -266,6 +268,10 @@ def _describe(loaded, form, quantize, batch, content, comparison, levels):
     fields = dataclasses.asdict(preprocessing)  # All: the caller may not know the defaults.
     count = model.config.num_classes
     activation = classes.activation_of(count)
+    if count:
+        outputs = {"logits": [batch, count], "probabilities": [batch, len(classes.names(count))]}
+    else:
+        outputs = {"embedding": [batch, model.output.shape[-1]]}
     resizes = conversion.resizes_inside(preprocessing)
     sides = [None, None] if resizes else list(preprocessing.image_size)
     # The call itself turns no image: that is part of decoding.
@@ -286,11 +292,8 @@ def _describe(loaded, form, quantize, batch, content, comparison, levels):
             "shape": [batch, *sides, 3],
             "values": "RGB, 0 to 255",
         },
-        "outputs": {
-            "logits": [batch, count],
-            "probabilities": [batch, len(classes.names(count))],
-        },
-        "inside": ["resize"] * resizes + ["normalize", activation],
+        "outputs": outputs,
+        "inside": ["resize"] * resizes + ["normalize"] + [activation] * (count > 0),
         "outside": outside + ["resize"] * (not resizes),
         "preprocessing": {x: y for x, y in fields.items() if x != "dtype"},
         "labels": list(classes.labels),

@@ -16,6 +16,8 @@ from pipelines.training.optimization.replica_update import (
 )
 
 LINEAR_END = 1e-5  # Final rate of linear decay, as in the reference code.
+# The last two are the matrices of an adapter (LoRA).
+_KERNELS = ("/kernel", "/lora_kernel_a", "/lora_kernel_b")
 
 
 def clip_by_global_norm(gradients, clip_norm, slices=None):
@@ -75,7 +77,7 @@ class Optimizer:
         self.slices = slices
         self._variables = [variable.value for variable in variables]
         paths = [variable.path for variable in variables]
-        decayed = [weight_decay_mask == "all" or path.endswith("/kernel") for path in paths]
+        decayed = [weight_decay_mask == "all" or path.endswith(_KERNELS) for path in paths]
         self._weight_decays = [weight_decay if is_decayed else 0.0 for is_decayed in decayed]
         self._rate_factors = [rate_factors[path] if rate_factors else 1.0 for path in paths]
         self.slots = {
@@ -227,7 +229,11 @@ def optimizer_of(model, config, schedule, zero_kernel, slices=None) -> tuple[Opt
     Raises:
         UserError: as `freezing.freeze`.
     """
-    notes = freeze(model, config.freeze, zero_kernel, config.train_only)
+    only = config.train_only
+    if config.lora:
+        top = [layer.name for layer in (model.pre_logits, model.head) if layer is not None]
+        only = (*(only or top), "*/lora_kernel_[ab]")
+    notes = freeze(model, config.freeze, zero_kernel, only)
     rates = layer_rates(model, config.layer_decay)
     return make_optimizer(config, schedule, model.trainable_variables, rates, slices), notes
 

@@ -41,6 +41,7 @@ names = (
     "VitExtractPatches",
     "VitExtractPatchesGrad",
     "VitEncoder",
+    "VitRotaryEncoder",
 )
 print(
     json.dumps(

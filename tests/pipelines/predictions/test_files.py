@@ -3,12 +3,14 @@
 import csv
 import functools
 import hashlib
+import importlib.util
 import itertools
 import json
 import os
 import pathlib
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 import tensorflow as tf
 
@@ -16,9 +18,9 @@ import vit_tf
 from pipelines.data import pipeline
 from pipelines.data.sources.arrays import EncodedSource
 from pipelines.errors import DataError, InUseError, NonFiniteError, UserError
-from pipelines.predictions import files, images, job, results
+from pipelines.predictions import files, images, job, parquet, results
 from pipelines.predictions.files import Output
-from pipelines.predictions.results import Classifier
+from pipelines.predictions.results import Classifier, Embedder
 from pipelines.runs import lease
 from pipelines.runs.lock import only_writer
 from pipelines.serving.signatures import make_signatures
@@ -346,6 +348,84 @@ def test_data_that_cannot_be_read_end_the_call(tmp_path, whole, monkeypatch):
     monkeypatch.undo()
     write(tmp_path / "f.csv")
     assert (tmp_path / "f.csv").read_bytes() == whole(".csv", 1)[0]
+
+
+class Embed(Classify):
+    """The same values as embeddings."""
+
+    def __call__(self, contents):
+        outputs = super().__call__(contents)
+        return {"embedding": outputs["probabilities"], "valid": outputs["valid"]}
+
+
+def write_table(path, embed=None, shards=1):
+    model = Embedder(embed or Embed(), 3)
+    output = Output(str(path), shards, flag="--embed")
+    return files.write(output, source(), model, batch_size=8)
+
+
+def test_a_parquet_file_has_the_rows_of_an_array(tmp_path):
+    """An image without an embedding has null and an error, in place of NaN."""
+    write_table(tmp_path / "e.npy")
+    written = write_table(tmp_path / "e.parquet")
+    assert (written.count, written.failed) == (100, 14)
+    assert sorted(os.listdir(tmp_path)) == ["e.csv", "e.npy", "e.parquet"]
+    table = pyarrow.parquet.read_table(tmp_path / "e.parquet")
+    kinds = dict(zip(table.schema.names, map(str, table.schema.types), strict=True))
+    assert kinds == {
+        "id": "int64",
+        "path": "string",
+        "label": "string",
+        "embedding": "list<element: float>",
+        "error": "string",
+    }
+    array = np.load(tmp_path / "e.npy")
+    with open(tmp_path / "e.csv", encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    for i, (one, row) in enumerate(zip(table.to_pylist(), rows, strict=True)):
+        assert (one["id"], one["path"], one["label"]) == (i, None, row["label"])
+        assert one["error"] == (row["error"] or None)
+        assert one["embedding"] == (None if i % 7 == 3 else array[i].tolist())
+
+
+@pytest.mark.parametrize("shards", [1, 3, 101])
+def test_an_interrupted_parquet_file_has_the_same_bytes(tmp_path, monkeypatch, shards):
+    """Its row groups have a fixed size, whatever the parts are."""
+    monkeypatch.setattr(parquet, "_GROUP", 24)
+    (tmp_path / "a").mkdir()
+    one, other = Output(str(tmp_path / "e.parquet"), shards), tmp_path / "a" / "e.parquet"
+    with pytest.raises(KeyboardInterrupt):
+        write_table(one.path, Embed(fails_at=60), shards)
+    second = Embed()
+    write_table(one.path, second, shards)
+    assert 100 > sum(second.sizes[1:]) > 0
+    monkeypatch.setattr(files, "_PART_SECONDS", 1e9)
+    write_table(other, shards=shards)
+    ids = []
+    for path in one.paths:
+        assert (tmp_path / "a" / os.path.basename(path)).read_bytes() == (
+            pathlib.Path(path).read_bytes()
+        )
+        file = pyarrow.parquet.ParquetFile(path)
+        groups = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
+        assert all(rows == 24 for rows in groups[:-1])
+        ids += file.read()["id"].to_pylist()
+    assert ids == list(range(100))
+
+
+def test_a_parquet_file_at_a_url_and_without_its_package(tmp_path, monkeypatch):
+    # Shards, since ram:// takes e.parquet for a folder as long as there is e.parquet.partial.
+    url = "ram://predictions/table/e.parquet"
+    write_table(url, shards=2)
+    write_table(tmp_path / "e.parquet", shards=2)
+    for path in Output(url, 2).paths:
+        local = tmp_path / os.path.basename(path)
+        assert b"".join(storage.chunks(path)) == local.read_bytes()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"new.parquet needs pyarrow.*pip install.*\.npy"):
+        Output(str(tmp_path / "new.parquet"), flag="--embed").check()
+    with pytest.raises(UserError, match=r"ends in \.npy or \.parquet"):
+        Output(str(tmp_path / "new.csv"), flag="--embed").check()
 
 
 def test_models_are_told_apart():

@@ -6,6 +6,7 @@ import json
 import os
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 import tensorflow as tf
 
@@ -183,9 +184,9 @@ def test_embeddings_are_what_the_head_reads(command, tmp_path):
         path.write_bytes(encoded.encode(pixels, "PNG"))
     paths.insert(2, tmp_path / "broken.png")
     paths[2].write_bytes(b"broken")
-    for flags, code in ((["--embed=e.npy"], 1), (["--output=p.csv", "--top=5"], 1)):
+    for flags in (["--embed=e.npy"], ["--embed=e.parquet"], ["--output=p.csv", "--top=5"]):
         result = command("predict", "--model=model.npz", *flags, *paths)
-        assert result.returncode == code, result.stderr
+        assert result.returncode == 1, result.stderr
         assert "1 of 6 images have no result" in result.stderr
     embeddings, rows = np.load(tmp_path / "e.npy"), _table(tmp_path / "e.csv")
     assert embeddings.dtype == np.float32
@@ -193,6 +194,12 @@ def test_embeddings_are_what_the_head_reads(command, tmp_path):
     assert [bool(row["error"]) for row in rows] == [False, False, True, False, False, False]
     assert np.isnan(embeddings[2]).all()
     assert np.isfinite(embeddings[[0, 1, 3, 4, 5]]).all()
+    table = pyarrow.parquet.read_table(tmp_path / "e.parquet")
+    assert table.column_names == ["id", "path", "label", "embedding", "error"]
+    for one, row, embedding in zip(table.to_pylist(), rows, embeddings, strict=True):
+        assert (one["path"], one["error"] or "") == (row["path"], row["error"])
+        assert (one["id"], one["label"]) == (None, None)
+        assert one["embedding"] == (None if row["error"] else embedding.tolist())
     with np.load(tmp_path / "model.npz") as weights:
         assert weights["head/kernel"].any()
         logits = embeddings.astype(np.float64) @ weights["head/kernel"] + weights["head/bias"]

@@ -109,8 +109,11 @@ def test_uint8_images_stay_uint8_where_preprocessing_keeps_them(fields, rule, co
     [
         {"classifier": "gap", "dtype": "mixed_bfloat16"},
         pytest.param(tiny.AXIAL, marks=pytest.mark.heavy("serving")),
+        pytest.param(
+            {"classifier": "gap", "register_tokens": 2}, marks=pytest.mark.heavy("serving")
+        ),
     ],
-    ids=["gap", "axial"],
+    ids=["gap", "axial", "registers"],
 )
 def test_without_a_class_token(fields, tmp_path, no_process):
     """`attend` is then the gradient of the op, inside the exported file."""

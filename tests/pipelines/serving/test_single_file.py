@@ -408,14 +408,30 @@ def test_missing_packages_and_existing_files(exported, tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [({"num_classes": 0}, "no head"), ({"classifier": "unpooled"}, "unpooled")],
-)
-def test_refused_models(tmp_path, config, message):
-    with pytest.raises(UserError, match=message):
-        export.export_file(load(tiny.config(**config)), tmp_path, "onnx")
+def test_an_unpooled_model_is_refused(tmp_path):
+    with pytest.raises(UserError, match="unpooled"):
+        export.export_file(load(tiny.config(classifier="unpooled")), tmp_path, "onnx")
     assert os.listdir(tmp_path) == []
+
+
+@every_form
+@pytest.mark.parametrize("fields", [{"representation_size": 7}, {"classifier": "gap"}], ids=str)
+def test_without_a_head_the_output_is_the_features(tmp_path, form, fields):
+    loaded = load(tiny.config(num_classes=0, **fields))
+    report = export.export_file(loaded, tmp_path, form)
+    assert "of the largest feature (allowed: 1e-05)" in str(report)
+    images = images_of(loaded, 3, (40, 9))
+    [answer], _ = call_here(report.path, [(None, images)])
+    wanted = loaded.model.features(loaded.preprocessing(images)).numpy()
+    np.testing.assert_allclose(answer["embedding"], wanted, atol=1e-5 * np.abs(wanted).max())
+    with open(f"{report.path}.json") as file:
+        values = json.load(file)
+    assert values["outputs"] == {"embedding": [None, wanted.shape[1]]}
+    assert values["inside"] == ["resize", "normalize"] and answer.keys() == {"embedding"}
+    with pytest.raises(UserError, match="no head"):
+        find_classifier(report.path)
+    with pytest.raises(UserError, match="no head .* exported from"):
+        open_model(report.path)
 
 
 def test_weights_beyond_the_formats_are_refused():

@@ -32,7 +32,7 @@ import tensorflow as tf
 import vit_tf
 from pipelines.cli import command as frame
 from pipelines.cli import shared_flags
-from pipelines.runs import checkpoints
+from pipelines.runs import checkpoint_weights, checkpoints
 from pipelines.runs.json_file import write_json
 from pipelines.runs.workdir import Workdir
 from tests.pipelines.tiny import tiny_experiment
@@ -208,7 +208,7 @@ def unfinished_run(**fields):
     def make(path):
         run, experiment = Workdir(path), tiny_experiment()
         run.create(experiment)
-        state = tf.train.Checkpoint(model=checkpoints.weights_by_path(_trained().weights))
+        state = tf.train.Checkpoint(model=checkpoint_weights.weights_by_path(_trained().weights))
         checkpoints.CheckpointStore(run.checkpoints, state, keep_last=1, keep_every=0).save(1)
         write_json(run.manifest, {"data": {"labels": list("0123456789")}})
         top = experiment.to_dict()

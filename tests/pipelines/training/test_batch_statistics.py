@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from pipelines.errors import UserError
-from pipelines.runs import checkpoints
+from pipelines.runs import checkpoint_weights, checkpoints
 from pipelines.runs.checkpoints import CheckpointStore
 from pipelines.tasks.task import task_of
 from pipelines.training.prepare import check_input
@@ -78,11 +78,11 @@ def test_checkpoints_hold_them(trainer, tmp_path):
     CheckpointStore(tmp_path, trainer.checkpoint, keep_last=1, keep_every=0).save(1)
     prefix, other = checkpoints.prefix(tmp_path, 1), make_trainer().model
     for ema in (False, True):
-        checkpoints.read_weights(prefix, other, ema)
+        checkpoint_weights.read_weights(prefix, other, ema)
         expected = trainer.ema.state.by_path if ema else values(trainer.model.weights)
         for variable in other.weights:
             np.testing.assert_array_equal(variable, expected[variable.path])
-    assert [x for x in checkpoints.weight_shapes(prefix) if x]
+    assert [x for x in checkpoint_weights.weight_shapes(prefix) if x]
 
 
 def test_a_moving_average_that_is_not_finite_is_noticed(trainer):

@@ -9,7 +9,7 @@ import tensorflow as tf
 from pipelines.data.order import TrainBatches
 from pipelines.data.sources.open import open_source
 from pipelines.errors import NonFiniteError, RunError
-from pipelines.runs import checkpoints
+from pipelines.runs import checkpoint_weights, checkpoints
 from pipelines.runs.checkpoints import CheckpointStore
 from pipelines.runs.workdir import Workdir
 from pipelines.training import non_finite
@@ -368,7 +368,7 @@ def test_checkpoints_of_before_are_refused_clearly(tmp_path):
     experiment = experiment_with()
     trainer, _ = make_trainer(STRATEGIES["one"](), experiment)
     state = tf.train.Checkpoint(
-        model=checkpoints.weights_by_path(trainer.model.weights),
+        model=checkpoint_weights.weights_by_path(trainer.model.weights),
         optimizer=trainer.optimizer.state,
         step=trainer.step,
         loss_sum=trainer.log.loss_sum,

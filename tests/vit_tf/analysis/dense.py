@@ -20,20 +20,24 @@ def weights(model, images):
         config.heads,
         config.classifier,
         grid=config.grid,
-        injection=config.position_injection,
+        **numpy_vit.options_of(config),
     )
     return np.stack(blocks, axis=1)
 
 
-def rollout(blocks, num_prefix_tokens):
-    """docs/paper.md J.4 with dense matrices: `[B, N]` for weights `[B, layers, heads, T, T]`."""
+def rollout(blocks, prefix, has_class_token=True):
+    """docs/paper.md J.4 with dense matrices: `[B, N]` for weights `[B, layers, heads, T, T]`.
+
+    `prefix` tokens come before the patches; the first of them may be a class token.
+    """
     attention = blocks.mean(axis=2)
     count = attention.shape[-1]
     joint = np.eye(count)
     for layer in range(attention.shape[1]):
         mixed = attention[:, layer] + np.eye(count)
         joint = mixed / mixed.sum(axis=-1, keepdims=True) @ joint
-    return joint[:, 0, 1:] if num_prefix_tokens else joint.mean(axis=1)
+    rows = joint[:, :1] if prefix and has_class_token else joint[:, prefix:]
+    return rows[..., prefix:].mean(axis=1)
 
 
 def one_hot_attention(count, key):
@@ -60,7 +64,12 @@ class DenseAttention:
         count = len(matrices[0])
         prefix = count - grid[0] * grid[1]
         config = types.SimpleNamespace(
-            heads=heads, grid=grid, axial=False, patch_pixels=4, num_prefix_tokens=prefix
+            heads=heads,
+            grid=grid,
+            axial=False,
+            patch_pixels=4,
+            num_prefix_tokens=prefix,
+            has_class_token=bool(prefix),
         )
         blocks = []
         for matrix in matrices:

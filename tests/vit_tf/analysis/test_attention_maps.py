@@ -28,6 +28,7 @@ def test_rows_of_the_class_token():
         ("token", "sincos_2d", "every_layer_shared"),
         ("map", "relative", "stem"),
         ("gap", "none", "stem"),
+        ("token", "rotary_2d", "stem"),
     ],
 )
 def test_maps_are_rows_or_means_of_the_weights(classifier, positions, injection):
@@ -40,6 +41,18 @@ def test_maps_are_rows_or_means_of_the_weights(classifier, positions, injection)
     expected = expected[..., 0, 1:] if has_token else expected.mean(axis=-2)
     maps = attention_maps(model, images)
     assert maps.shape == (3, 2, 3, 2, 3) and maps.dtype == "float32"
+    assert_close(maps, expected.reshape(maps.shape), "float32", "model")
+
+
+@pytest.mark.parametrize("classifier", ["token", "gap"])
+def test_registers_are_no_part_of_a_map(classifier):
+    """They are neither keys of a map nor, without a class token, queries of the mean."""
+    model = tiny.shared(classifier=classifier, register_tokens=2)
+    images, prefix = tiny.images(), model.num_prefix_tokens
+    expected = weights(model, images)
+    queries = slice(0, 1) if classifier == "token" else slice(prefix, None)
+    expected = expected[..., queries, prefix:].mean(axis=-2)
+    maps = attention_maps(model, images)
     assert_close(maps, expected.reshape(maps.shape), "float32", "model")
 
 
@@ -73,6 +86,8 @@ KINDS = [
     {"classifier": "unpooled", "layers": 3},
     {"position_embedding": "sincos_2d", "position_injection": "every_layer_shared"},
     {"axial": True, "classifier": "gap"},
+    {"register_tokens": 2},
+    {"register_tokens": 2, "classifier": "gap"},
 ]
 
 
@@ -82,7 +97,8 @@ class TestRollout:
         model, images = tiny.shared(**fields), tiny.images()
         found = attention_rollout(model, images)
         assert found.shape == (3, 2, 3) and found.dtype == "float32"
-        expected = rollout(weights(model, images), model.num_prefix_tokens)
+        config = model.config
+        expected = rollout(weights(model, images), model.num_prefix_tokens, config.has_class_token)
         np.testing.assert_allclose(found, expected.reshape(found.shape), atol=1e-6)
 
     def test_of_a_hybrid(self):

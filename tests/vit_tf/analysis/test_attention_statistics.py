@@ -21,6 +21,7 @@ KINDS = [
     {"classifier": "gap", "position_embedding": "none"},
     {"classifier": "map", "position_embedding": "relative"},
     {"axial": True, "classifier": "gap"},
+    {"register_tokens": 2},
 ]
 
 
@@ -56,9 +57,11 @@ class TestDistance:
             packed = attention_distance(vit_tf.pack_model(model), images)
             np.testing.assert_allclose(packed, expected, rtol=1e-5)
 
-    def test_renormalized(self):
-        model, images = tiny.shared(), tiny.images()
-        expected = slow_distance(weights(model, images), (2, 3), 4, 1, renormalize=True)
+    @pytest.mark.parametrize("registers", [0, 2])
+    def test_renormalized(self, registers):
+        model, images = tiny.shared(register_tokens=registers), tiny.images()
+        prefix = 1 + registers
+        expected = slow_distance(weights(model, images), (2, 3), 4, prefix, renormalize=True)
         found = attention_distance(model, images, renormalize=True)
         np.testing.assert_allclose(found, expected, rtol=1e-5)
         assert (found.numpy() > attention_distance(model, images).numpy()).all()
@@ -104,9 +107,11 @@ class TestClassToken:
         expected = weights(model, images)[..., 0].mean(axis=(0, 3))
         np.testing.assert_allclose(class_token_share(model, images), expected, rtol=1e-5)
 
-    def test_without_one_there_is_no_share(self):
+    @pytest.mark.parametrize("registers", [0, 2])
+    def test_without_one_there_is_no_share(self, registers):
+        model = tiny.shared(classifier="gap", register_tokens=registers)
         with pytest.raises(ValueError, match="no class token"):
-            class_token_share(tiny.shared(classifier="gap"), tiny.images())
+            class_token_share(model, tiny.images())
 
 
 class TestNorms:
@@ -120,6 +125,17 @@ class TestNorms:
             expected = norms[:, 1:].mean(), norms[:, 1:].max(axis=1).mean(), norms[:, 0].mean()
             assert [float(found[name][index]) for name in found] == pytest.approx(expected)
         assert all(len(values) == 3 for values in found.values())
+
+    def test_of_registers_are_apart(self):
+        model, images = tiny.shared(register_tokens=2), tiny.images()
+        found = token_norms(model, images)
+        assert list(found) == ["patches", "largest", "class_token", "registers"]
+        first = np.linalg.norm(model.register_tokens.tokens, axis=-1).mean()
+        assert float(found["registers"][0]) == pytest.approx(first, rel=1e-5)
+        tokens = vit_tf.feature_model(model, ["block_1"])(images)["block_1"].numpy()
+        norms = np.linalg.norm(tokens.astype(np.float64), axis=-1)
+        assert float(found["registers"][2]) == pytest.approx(norms[:, 1:3].mean())
+        assert float(found["patches"][2]) == pytest.approx(norms[:, 3:].mean())
 
     @pytest.mark.parametrize("fields", [{"classifier": "gap"}, {"axial": True}], ids=str)
     def test_without_a_class_token(self, fields):

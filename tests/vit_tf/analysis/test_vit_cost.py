@@ -58,6 +58,11 @@ FIELDS = [
     {"position_injection": "every_layer", "position_embedding": "learned_2d"},
     {"position_injection": "every_layer_shared", "layers": 3},
     {"layer_scale": 0.1},
+    {"activation": "swiglu", "classifier": "map", "qk_norm": True},
+    {"position_embedding": "rotary_2d", "key_bias": False},
+    {"register_tokens": 3},
+    MAP | {"register_tokens": 2},
+    {"register_tokens": 1, "classifier": "gap", "position_embedding": "learned_2d"},
 ]
 OTHERS = [
     tiny.config(**HYBRID),
@@ -87,12 +92,14 @@ FAMILIES = {
     "relative": tiny.config(position_embedding="relative", hidden_size=96),
     "every_layer": tiny.config(position_injection="every_layer"),
     "layer_scale": tiny.config(layer_scale=0.1),
+    "swiglu": tiny.config(activation="swiglu", position_embedding="rotary_2d"),
+    "registers": tiny.config(register_tokens=3),
     "axial_resnet": vit_tf.AxialResNetConfig(**AXIAL_RESNET),
 }
 # Whose memory is computed too, most of the others with a half-size dtype: name -> (configuration,
 # dtype, compiled).
 IN_FLOAT32 = ("token", "gap_pre_logits", "unpooled", "axial", "root_only", "every_layer")
-IN_FLOAT32 += ("layer_scale",)
+IN_FLOAT32 += ("layer_scale", "swiglu", "registers")
 MEMORIES = {name: (FAMILIES[name], "float32", True) for name in (*IN_FLOAT32, "axial_resnet")} | {
     "long": (one_layer(image_size=(44, 56)), "mixed_bfloat16", True),
     "long_reference": (one_layer(image_size=(44, 56)), "mixed_bfloat16", False),
@@ -131,6 +138,10 @@ MEMORIES = {name: (FAMILIES[name], "float32", True) for name in (*IN_FLOAT32, "a
     ),
     "map": (one_layer(**MAP, representation_size=7), "mixed_bfloat16", True),
     "hybrid": (one_layer(**HYBRID), "mixed_bfloat16", False),
+    "swiglu_half": (one_layer(activation="swiglu", mlp_size=48), "mixed_bfloat16", True),
+    "rotary": (one_layer(position_embedding="rotary_2d", mlp_size=5), "mixed_bfloat16", True),
+    "qk_norm": (one_layer(qk_norm=True, mlp_size=5), "float32", True),
+    "qk_norm_reference": (one_layer(qk_norm=True, mlp_size=5), "mixed_bfloat16", False),
     "relative": (RELATIVE, "mixed_bfloat16", True),
     "relative_reference": (RELATIVE, "mixed_bfloat16", False),
     "relative_dropout": (RELATIVE.replace(attention_dropout=0.1), "mixed_bfloat16", True),

@@ -18,6 +18,10 @@ from vit_tf.weights import open_checkpoint, published_rules
 HUGGINGFACE = {"activation": "gelu_erf", "layer_norm_epsilon": 1e-12}
 DINOV2 = {"activation": "gelu_erf", "layer_scale": 0.5, "num_classes": 0, "mlp_size": 24}
 DINOV2 |= {"image_size": 12}
+# Written with a ratio of 4, as `8 ceil(4 * 12 * 2 / 3 / 8)`.
+GATED = DINOV2 | {"activation": "swiglu", "mlp_size": 32}
+DINOV3 = DINOV2 | {"position_embedding": "rotary_2d", "key_bias": False}
+SIGLIP = {"classifier": "map", "num_classes": 0, "image_size": 12}
 TIMM = {"activation": "gelu_erf", "layer_norm_epsilon": 1e-6}
 # The seed of no other model, so that the loaded one is not that which was saved.
 _LOADED = 1_000

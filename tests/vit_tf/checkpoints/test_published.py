@@ -39,6 +39,10 @@ FORMS = {
     "shared positions": {"position_injection": "every_layer_shared"},
     "layer scale": {"layer_scale": 1.0},
     "axial layer scale": tiny.AXIAL | {"layer_scale": 1.0},
+    "rotary positions": {"position_embedding": "rotary_2d", "key_bias": False},
+    "swiglu": {"activation": "swiglu", "qk_norm": True},
+    "registers": {"register_tokens": 3},
+    "registers gap": {"register_tokens": 1, "classifier": "gap"},
     "square": {"image_size": 12},
     "eleven blocks": {"layers": 11},
 }

@@ -9,7 +9,15 @@ import pytest
 import vit_tf
 from tests.vit_tf import tiny
 from tests.vit_tf.checkpoints import safetensors_models
-from tests.vit_tf.checkpoints.safetensors_models import BIT, DINOV2, HUGGINGFACE, TIMM
+from tests.vit_tf.checkpoints.safetensors_models import (
+    BIT,
+    DINOV2,
+    DINOV3,
+    GATED,
+    HUGGINGFACE,
+    SIGLIP,
+    TIMM,
+)
 from vit_tf.checkpoints.loading import for_range
 from vit_tf.checkpoints.safetensors.rules import convolution, linear
 from vit_tf.checkpoints.safetensors.safetensors_file import SafetensorsFile
@@ -24,6 +32,15 @@ EXPRESSIBLE = {
     "hf features": ("huggingface", tiny.config(num_classes=0)),
     "dinov2": ("dinov2", tiny.config(**DINOV2)),
     "dinov2 tanh": ("dinov2", tiny.config(**DINOV2 | {"activation": "gelu_tanh"})),
+    "dinov2 registers": ("dinov2_with_registers", tiny.config(**DINOV2, register_tokens=3)),
+    "dinov2 gated": ("dinov2", tiny.config(**GATED)),
+    "dinov3": ("dinov3", tiny.config(**DINOV3, rotary_base=50.0)),
+    "dinov3 gated": (
+        "dinov3",
+        tiny.config(**DINOV3 | {"activation": "swiglu", "mlp_size": 20}, register_tokens=2),
+    ),
+    "siglip": ("siglip", tiny.config(**SIGLIP)),
+    "siglip erf": ("siglip", tiny.config(**SIGLIP, **HUGGINGFACE)),
     "timm token": ("timm", tiny.config(**TIMM)),
     "timm layer scale": ("timm", tiny.config(layer_scale=1e-5)),
     "timm tanh": ("timm", tiny.config()),
@@ -31,6 +48,13 @@ EXPRESSIBLE = {
     "timm no positions": ("timm", tiny.config(position_embedding="none")),
     "timm gap": ("timm", tiny.config(classifier="gap")),
     "timm map": ("timm", tiny.config(classifier="map")),
+    "timm registers": ("timm", tiny.config(register_tokens=2)),
+    "timm registers gap": ("timm", tiny.config(classifier="gap", register_tokens=2)),
+    "timm registers map": ("timm", tiny.config(classifier="map", register_tokens=1)),
+    "timm registers no positions": (
+        "timm",
+        tiny.config(register_tokens=2, position_embedding="none"),
+    ),
     "timm unpooled": ("timm", tiny.config(classifier="unpooled")),
     "timm root": (
         "timm",
@@ -120,6 +144,52 @@ DINOV2_NAMES = {
     "encoder.layer.0.layer_scale1.lambda1": (12,),
     "encoder.layer.0.layer_scale2.lambda1": (12,),
 }
+REGISTERS_NAMES = DINOV2_NAMES | {
+    "embeddings.register_tokens": (1, 3, 12),
+    "embeddings.mask_token": (1, 12),
+}
+GATED_NAMES = {name: shape for name, shape in DINOV2_NAMES.items() if ".mlp." not in name} | {
+    "encoder.layer.0.mlp.weights_in": {"weight": (64, 12), "bias": (64,)},
+    "encoder.layer.0.mlp.weights_out": {"weight": (12, 32), "bias": (12,)},
+}
+DINOV3_NAMES = {
+    "embeddings.cls_token": (1, 1, 12),
+    "embeddings.mask_token": (1, 1, 12),
+    "embeddings.register_tokens": (1, 2, 12),
+    "embeddings.patch_embeddings": {"weight": (12, 3, 4, 4), "bias": (12,)},
+    "layer.0.norm1": NORM,
+    "layer.0.attention.q_proj": SQUARE,
+    "layer.0.attention.k_proj.weight": (12, 12),
+    "layer.0.attention.v_proj": SQUARE,
+    "layer.0.attention.o_proj": SQUARE,
+    "layer.0.layer_scale1.lambda1": (12,),
+    "layer.0.norm2": NORM,
+    "layer.0.mlp.gate_proj": {"weight": (32, 12), "bias": (32,)},
+    "layer.0.mlp.up_proj": {"weight": (32, 12), "bias": (32,)},
+    "layer.0.mlp.down_proj": {"weight": (12, 32), "bias": (12,)},
+    "layer.0.layer_scale2.lambda1": (12,),
+    "norm": NORM,
+}
+SIGLIP_NAMES = {
+    "embeddings.patch_embedding": {"weight": (12, 3, 4, 4), "bias": (12,)},
+    "embeddings.position_embedding.weight": (9, 12),
+    "encoder.layers.0.layer_norm1": NORM,
+    "encoder.layers.0.self_attn.q_proj": SQUARE,
+    "encoder.layers.0.self_attn.k_proj": SQUARE,
+    "encoder.layers.0.self_attn.v_proj": SQUARE,
+    "encoder.layers.0.self_attn.out_proj": SQUARE,
+    "encoder.layers.0.layer_norm2": NORM,
+    "encoder.layers.0.mlp.fc1": {"weight": (20, 12), "bias": (20,)},
+    "encoder.layers.0.mlp.fc2": {"weight": (12, 20), "bias": (12,)},
+    "post_layernorm": NORM,
+    "head.probe": (1, 1, 12),
+    "head.attention.in_proj_weight": (36, 12),
+    "head.attention.in_proj_bias": (36,),
+    "head.attention.out_proj": SQUARE,
+    "head.layernorm": NORM,
+    "head.mlp.fc1": {"weight": (20, 12), "bias": (20,)},
+    "head.mlp.fc2": {"weight": (12, 20), "bias": (12,)},
+}
 TIMM_NAMES = {
     "cls_token": (1, 1, 12),
     "pos_embed": (1, 7, 12),
@@ -168,7 +238,24 @@ HALF_STEM = {"stage_depths": (1,), "width": 0.5, **EPSILONS}
     [
         ("huggingface", tiny.config(layers=1), HF_NAMES),
         ("dinov2", tiny.config(**DINOV2, layers=1), DINOV2_NAMES),
+        (
+            "dinov2_with_registers",
+            tiny.config(**DINOV2, layers=1, register_tokens=3),
+            REGISTERS_NAMES,
+        ),
+        ("dinov2", tiny.config(**GATED, layers=1), GATED_NAMES),
+        (
+            "dinov3",
+            tiny.config(**DINOV3 | GATED, layers=1, register_tokens=2),
+            DINOV3_NAMES,
+        ),
+        ("siglip", tiny.config(**SIGLIP, layers=1), SIGLIP_NAMES),
         ("timm", tiny.config(layers=1), TIMM_NAMES),
+        (
+            "timm",
+            tiny.config(layers=1, register_tokens=2),
+            TIMM_NAMES | {"reg_token": (1, 2, 12), "pos_embed": (1, 9, 12)},
+        ),
         (
             "timm",
             tiny.config(layers=1, stem=HALF_STEM, image_size=(8, 12), patch_size=1),

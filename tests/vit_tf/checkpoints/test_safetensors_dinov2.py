@@ -1,4 +1,4 @@
-"""DINOv2 backbones of Hugging Face: values, the resized table of positions, what is refused."""
+"""DINOv2 of Hugging Face, also with registers: values, resized positions, what is refused."""
 
 import json
 
@@ -33,6 +33,8 @@ PROCESSOR = {
     "image_mean": [0.485, 0.456, 0.406],
     "image_std": [0.229, 0.224, 0.225],
 }
+REGISTERS = "embeddings.register_tokens"
+WITH_REGISTERS = CONFIG | {"model_type": "dinov2_with_registers", "num_register_tokens": 3}
 NEW_NAMES = {
     "attention.attention.query": "attention.q_proj",
     "attention.attention.key": "attention.k_proj",
@@ -41,7 +43,7 @@ NEW_NAMES = {
 }
 
 
-def random_tensors():
+def random_tensors(registers=0, is_gated=False):
     """Tensors with the names of published files."""
     rng = np.random.default_rng(0)
 
@@ -65,8 +67,12 @@ def random_tensors():
         for i in (1, 2):
             found |= layer(f"{block}.norm{i}", WIDTH, center=1.0)
             found[f"{block}.layer_scale{i}.lambda1"] = tensor(WIDTH)
+        if is_gated:
+            found |= layer(f"{block}.mlp.weights_in", 2 * HIDDEN, WIDTH)
+            found |= layer(f"{block}.mlp.weights_out", WIDTH, HIDDEN)
+            continue
         found |= layer(f"{block}.mlp.fc1", HIDDEN, WIDTH) | layer(f"{block}.mlp.fc2", WIDTH, HIDDEN)
-    return found
+    return found | ({REGISTERS: tensor(1, registers, WIDTH)} if registers else {})
 
 
 def write(folder, tensors, config=CONFIG, processor=PROCESSOR):
@@ -82,9 +88,11 @@ def write(folder, tensors, config=CONFIG, processor=PROCESSOR):
 def params_of(tensors, grid):
     """The tensors in the published layout, converted by hand, with positions for a grid."""
     params = {"cls": tensors["embeddings.cls_token"]}
-    # The values of the resize are compared with torch's in tests/vit_tf/layers/test_positions.py.
-    table = tensors["embeddings.position_embeddings"][0]
-    resized = resize_position_table(table, (SIDE, SIDE), grid, 1, "bicubic")
+    # The values of the resizes are compared with others' in tests/vit_tf/layers/test_positions.py.
+    table, method = tensors["embeddings.position_embeddings"][0], "bicubic"
+    if REGISTERS in tensors:
+        params["registers"], method = tensors[REGISTERS], "bicubic_antialias"
+    resized = resize_position_table(table, (SIDE, SIDE), grid, 1, method)
     params[numpy_vit.POSITIONS] = resized[None]
     projection = "embeddings.patch_embeddings.projection"
     params["embedding/kernel"] = tensors[f"{projection}.weight"].transpose(2, 3, 1, 0)
@@ -111,8 +119,16 @@ def params_of(tensors, grid):
         kernel = tensors[f"{block}.attention.output.dense.weight"].T
         params[f"{names['attention']}/out/kernel"] = kernel.reshape(HEADS, size, WIDTH)
         params[f"{names['attention']}/out/bias"] = tensors[f"{block}.attention.output.dense.bias"]
-        dense(f"{names['mlp']}/Dense_0", f"{block}.mlp.fc1")
-        dense(f"{names['mlp']}/Dense_1", f"{block}.mlp.fc2")
+        if f"{block}.mlp.weights_in.bias" in tensors:
+            dense(f"{names['mlp']}/Dense_1", f"{block}.mlp.weights_out")
+            # The gate comes first.
+            for name, part in (("Gate_0", slice(HIDDEN)), ("Dense_0", slice(HIDDEN, None))):
+                kernel, bias = (tensors[f"{block}.mlp.weights_in.{x}"] for x in ("weight", "bias"))
+                params[f"{names['mlp']}/{name}/kernel"] = kernel[part].T
+                params[f"{names['mlp']}/{name}/bias"] = bias[part]
+        else:
+            dense(f"{names['mlp']}/Dense_0", f"{block}.mlp.fc1")
+            dense(f"{names['mlp']}/Dense_1", f"{block}.mlp.fc2")
         params[names["attention_scale"]] = tensors[f"{block}.layer_scale1.lambda1"]
         params[names["mlp_scale"]] = tensors[f"{block}.layer_scale2.lambda1"]
     return {key: np.float64(value) for key, value in params.items()}
@@ -130,17 +146,20 @@ def check_close(received, expected):
 
 
 @pytest.mark.filterwarnings("ignore:.*mask token dropped")
-@pytest.mark.parametrize("names", ["published", "in memory", "in a classifier"])
-def test_features_match_the_equations(names, tmp_path):
-    tensors = random_tensors()
+@pytest.mark.parametrize("registers", [0, 3])
+@pytest.mark.parametrize("names", ["published", "in memory", "in a classifier", "gated"])
+def test_features_match_the_equations(names, registers, tmp_path):
+    is_gated, config = names == "gated", WITH_REGISTERS if registers else CONFIG
+    tensors, config = random_tensors(registers, is_gated), config | {"use_swiglu_ffn": is_gated}
     stored = dict(tensors)
     if names == "in memory":
         for old, new in NEW_NAMES.items():
             stored = {name.replace(old, new): array for name, array in stored.items()}
     if names == "in a classifier":
-        stored = {f"dinov2.{name}": array for name, array in stored.items()}
-    model, preprocessing, _ = vit_tf.load(write(tmp_path, stored))
+        stored = {f"{config['model_type']}.{name}": array for name, array in stored.items()}
+    model, preprocessing, _ = vit_tf.load(write(tmp_path, stored, config))
     assert (model.config.image_size, model.config.layer_scale) == ((13, 8), 0.25)
+    assert model.config.register_tokens == registers
     assert preprocessing == vit_tf.Preprocessing(
         image_size=(13, 8),
         resize="shortest_edge",
@@ -155,18 +174,20 @@ def test_features_match_the_equations(names, tmp_path):
     check_close(model(images).numpy(), expected_features(tensors, images))
 
 
-def test_positions_for_other_images_come_from_the_whole_table(tmp_path):
+@pytest.mark.parametrize(("registers", "how"), [(0, "bicubic"), (3, "bicubic with antialiasing")])
+def test_positions_for_other_images_come_from_the_whole_table(registers, how, tmp_path):
     """As fine-tuning with `--init_from` does; the table of the crop is no step between."""
-    tensors = random_tensors()
-    write(tmp_path, tensors)
+    tensors = random_tensors(registers)
+    write(tmp_path, tensors, WITH_REGISTERS if registers else CONFIG)
     fields = safetensors_models.DINOV2 | {"layer_norm_epsilon": 1e-3, "image_size": (24, 16)}
+    fields["register_tokens"] = registers
     model = tiny.shared(seed=4, **fields)
     preprocessing = vit_tf.Preprocessing(
         image_size=(24, 16), mean=PROCESSOR["image_mean"], std=PROCESSOR["image_std"]
     )
     report = vit_tf.load_safetensors(model, tmp_path, preprocessing=preprocessing)
     assert report.resized == ((5, 5), (6, 4))
-    assert "resized positions from 5 x 5 to 6 x 4, bicubic" in str(report)
+    assert f"resized positions from 5 x 5 to 6 x 4, {how}" in str(report).splitlines()
     images = tiny.images(size=(24, 16))
     check_close(model(images).numpy(), expected_features(tensors, images))
 
@@ -186,13 +207,14 @@ def test_a_folder_without_settings_is_read_as_published(tmp_path):
     ("changes", "tensor", "reason"),
     [
         ({"model_type": "dinov2_with_registers"}, None, "model_type is 'dinov2_with_registers'"),
-        ({"use_swiglu_ffn": True}, None, "use_swiglu_ffn is True"),
+        ({"use_swiglu_ffn": True}, None, "use_swiglu_ffn is True. Expected False"),
         ({"image_size": [20, 28]}, None, "image_size is .20, 28.. Expected a square"),
         ({"image_size": 24}, None, "25 patch positions, and images of 24 x 24 have 6 x 6"),
         ({"layerscale_value": 0}, None, "layerscale_value is 0. Expected a number above 0"),
         ({"hidden_size": 24}, None, "hidden_size is 24. Expected 12"),
-        ({}, "embeddings.register_tokens", "register tokens"),
-        ({}, "encoder.layer.0.mlp.weights_in.weight", "gated"),
+        ({}, REGISTERS, "model_type is 'dinov2'. Expected 'dinov2_with_registers'"),
+        ({}, "encoder.layer.0.mlp.gate_proj.weight", "gated MLP has the names .* in memory"),
+        ({}, "encoder.layer.0.mlp.weights_in.weight", "use_swiglu_ffn is None. Expected True"),
         ({}, "classifier.weight", "class token and the mean of the patches"),
     ],
 )

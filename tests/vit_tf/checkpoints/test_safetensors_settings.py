@@ -274,6 +274,55 @@ def test_unused_parts_are_dropped_and_noted(tmp_path):
     assert checkpoint.config.representation_size is None
 
 
+def test_the_encoder_of_a_masked_autoencoder(tmp_path):
+    """It has the tensors of a ViT, and a decoder with a mask token and positions of its own."""
+    fields = HUGGINGFACE | {"num_classes": 0, "position_embedding": "sincos_2d"}
+    model = tiny.shared(**fields)
+    safetensors_models.save(model, tmp_path, "huggingface")
+    safetensors_models.change(
+        tmp_path / "config.json", model_type="vit_mae", architectures=["ViTMAEForPreTraining"]
+    )
+    decoder = {
+        "decoder.mask_token": np.ones([1, 1, 8], "f4"),
+        "decoder.decoder_pos_embed": np.ones([1, 7, 8], "f4"),
+        "decoder.decoder_layers.0.attention.attention.query.weight": np.ones([8, 8], "f4"),
+    }
+    safetensors_models.rewrite(
+        tmp_path, lambda tensors: {f"vit.{k}": v for k, v in tensors.items()} | decoder
+    )
+    again, checkpoint = safetensors_models.load(tmp_path)
+    assert "decoder dropped" in checkpoint.notes
+    assert checkpoint.config == model.config.replace(position_embedding="learned_1d")
+    images = tiny.images()
+    np.testing.assert_allclose(again(images), model(images), rtol=1e-5, atol=1e-6)
+
+
+def test_the_distillation_token_of_deit_is_a_register(tmp_path):
+    """It has a position, the second row of the table, which becomes part of the register."""
+    model = tiny.shared(register_tokens=1, **HUGGINGFACE)
+    plain = tiny.shared(seed=1, **HUGGINGFACE)
+    safetensors_models.save(plain, tmp_path, "huggingface")
+    safetensors_models.change(tmp_path / "config.json", model_type="deit")
+    position = np.float32([1, 2, 3] * 4)
+
+    def distilled(tensors):
+        table = tensors["vit.embeddings.position_embeddings"]
+        tensors["vit.embeddings.position_embeddings"] = np.insert(table, 1, position, axis=1)
+        token = np.array(model.register_tokens.tokens)[None] - position
+        tensors["vit.embeddings.distillation_token"] = token
+        return {name.replace("vit.", "deit."): value for name, value in tensors.items()}
+
+    safetensors_models.rewrite(tmp_path, distilled)
+    again, checkpoint = safetensors_models.load(tmp_path)
+    assert checkpoint.config == model.config
+    values = safetensors_models.arrays(again)
+    for key, value in safetensors_models.arrays(plain).items():
+        np.testing.assert_array_equal(values[key], value, err_msg=key)
+    np.testing.assert_allclose(
+        again.register_tokens.tokens, model.register_tokens.tokens, rtol=1e-5, atol=1e-6
+    )
+
+
 @pytest.mark.parametrize("layout", ["huggingface", "timm"])
 def test_weights_alone(tmp_path, layout):
     """Settings that no file states get default values, which the notes report."""

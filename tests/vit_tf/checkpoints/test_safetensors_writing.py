@@ -14,6 +14,14 @@ def dinov2(**fields):
     return tiny.config(**safetensors_models.DINOV2 | fields)
 
 
+def dinov3(**fields):
+    return tiny.config(**safetensors_models.DINOV3 | fields)
+
+
+def siglip(**fields):
+    return tiny.config(**safetensors_models.SIGLIP | fields)
+
+
 CUSTOM_STEM = {"stage_depths": (1,), **EPSILONS}
 
 
@@ -41,6 +49,10 @@ CUSTOM_STEM = {"stage_depths": (1,), **EPSILONS}
         ("timm", tiny.config(position_embedding="relative"), "is 'relative'"),
         ("huggingface", tiny.config(position_injection="every_layer"), "is 'every_layer'"),
         ("timm", tiny.config(position_injection="every_layer_shared"), "is 'every_layer_shared'"),
+        ("huggingface", tiny.config(position_embedding="rotary_2d"), "no rotary positions"),
+        ("timm", tiny.config(qk_norm=True), "qk_norm is True"),
+        ("huggingface", tiny.config(key_bias=False), "key_bias is False"),
+        ("timm", tiny.config(activation="swiglu"), "MLP has no gate"),
         ("huggingface", tiny.config(layer_scale=0.1), "write the layout dinov2"),
         ("dinov2", dinov2(layer_scale=0.0), "write the layout huggingface"),
         ("dinov2", dinov2(num_classes=5), "num_classes=0"),
@@ -48,8 +60,25 @@ CUSTOM_STEM = {"stage_depths": (1,), **EPSILONS}
         ("dinov2", dinov2(representation_size=7), "tanh layer"),
         ("dinov2", dinov2(stem=(), image_size=32), "neither a stem"),
         ("dinov2", dinov2(image_size=(12, 16)), "squares, but image_size is .12, 16."),
-        ("dinov2", dinov2(mlp_size=20), "no multiple of hidden_size=12"),
+        ("dinov2", dinov2(mlp_size=20), "no whole mlp_ratio .*: with 2 it is 24"),
+        ("dinov2", dinov2(mlp_size=30, activation="swiglu"), "with 4 it is 32"),
+        ("dinov3", dinov2(), "positions are rotary_2d"),
+        ("dinov3", dinov3(key_bias=True), "key_bias is True"),
+        ("dinov3", dinov3(num_classes=5), "num_classes=0"),
+        ("dinov3", dinov3(layer_scale=0.0), "layer_scale is 0"),
+        ("dinov3", dinov3(image_size=(12, 16)), "squares, but image_size is .12, 16."),
         ("dinov2", dinov2(position_embedding="relative"), "is 'relative'"),
+        ("dinov2", dinov2(register_tokens=2), "write the layout dinov2_with_registers"),
+        ("dinov2_with_registers", dinov2(), "0 register tokens; write the layout dinov2"),
+        ("huggingface", tiny.config(register_tokens=2), "dinov2_with_registers or timm"),
+        ("siglip", siglip(classifier="gap"), "classifier='map'"),
+        ("siglip", siglip(num_classes=5), "num_classes=0"),
+        ("siglip", siglip(representation_size=7), "representation_size=None"),
+        ("siglip", siglip(register_tokens=1), "nor register tokens"),
+        ("siglip", siglip(layer_scale=0.1), "nor layer scale"),
+        ("siglip", siglip(image_size=(12, 16)), "squares, but image_size is .12, 16."),
+        ("siglip", siglip(position_embedding="learned_2d"), "is 'learned_2d'"),
+        ("timm", tiny.config(register_tokens=2, classifier="unpooled"), "read the registers"),
         ("torch", tiny.config(), "layout='torch' is unknown"),
     ],
 )

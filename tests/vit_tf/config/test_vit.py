@@ -12,12 +12,14 @@ from vit_tf.config import StemConfig, ViTConfig
 from vit_tf.config.vit import POSITION_EMBEDDINGS, POSITION_INJECTIONS
 
 INTEGERS = ("hidden_size", "mlp_size", "layers", "heads", "patch_size", "num_classes")
+INTEGERS += ("register_tokens",)
 NUMBERS = (
     "dropout",
     "attention_dropout",
     "stochastic_depth",
     "layer_norm_epsilon",
     "layer_scale",
+    "rotary_base",
     "head_bias",
 )
 NOT_FINITE = (math.nan, math.inf, -math.inf)
@@ -32,6 +34,7 @@ OTHER = {
     "image_size": (12, 10),
     "num_classes": 0,
     "classifier": "unpooled",
+    "register_tokens": 4,
     "representation_size": 9,
     "position_embedding": "relative",
     "position_injection": "every_layer",
@@ -41,6 +44,9 @@ OTHER = {
     "stochastic_depth": 0.3,
     "layer_norm_epsilon": 1e-5,
     "layer_scale": 1e-5,
+    "qk_norm": True,
+    "key_bias": False,
+    "rotary_base": 50.0,
     "head_bias": -10.0,
     "stem": StemConfig(stage_depths=(1,), width=0.5, group_norm_epsilon=1e-3),
     "axial": True,
@@ -67,6 +73,7 @@ def test_defaults_are_the_papers():
         image_size=(224, 224),
         num_classes=1000,
         classifier="token",
+        register_tokens=0,
         representation_size=None,
         position_embedding="learned_1d",
         position_injection="stem",
@@ -76,6 +83,9 @@ def test_defaults_are_the_papers():
         stochastic_depth=0.0,
         layer_norm_epsilon=1e-6,
         layer_scale=0.0,
+        qk_norm=False,
+        key_bias=True,
+        rotary_base=100.0,
         head_bias=0.0,
         stem=None,
         implementation="auto",
@@ -138,6 +148,7 @@ def test_grid_leaves_incomplete_patches_out(size, patch, grid):
         ("patch_size", 0, "from 1 to .* Received: 0"),
         ("layers", -1, "from 1 to .* Received: -1"),
         ("num_classes", -1, "from 0 to .* Received: -1"),
+        ("register_tokens", -1, "from 0 to .* Received: -1"),
         ("layers", 2**10 + 1, "from 1 to 1024"),
         ("hidden_size", 2**17 + 1, "from 1 to 131072"),
         ("mlp_size", 2**19 + 1, "from 1 to 524288"),
@@ -159,6 +170,7 @@ def test_grid_leaves_incomplete_patches_out(size, patch, grid):
         ("dropout", 10**400, "finite and below 1e300"),
         ("hidden_size", 10**400, "131072.*longer number"),
         ("layer_norm_epsilon", 0.0, "above 0"),
+        ("rotary_base", 1.0, "above 1"),
         ("classifier", "cls", "unpooled.*'cls'"),
         ("position_embedding", "sinusoidal", "none.*'sinusoidal'"),
         ("position_injection", "all", "every_layer.*'all'"),
@@ -210,12 +222,21 @@ def test_from_dict_needs_all_fields(fields):
         ViTConfig.from_dict(fields)
 
 
+@pytest.mark.parametrize("classifier, prefix", [("token", 5), ("gap", 4), ("map", 4)])
+def test_registers_count_as_prefix(classifier, prefix):
+    config = tiny.config(classifier=classifier, register_tokens=4)
+    assert (config.num_prefix_tokens, config.mutual_places) == (prefix, prefix + 6)
+    assert config.has_class_token == (classifier == "token")
+    assert config.summary().endswith(", 4 registers")
+
+
 @pytest.mark.parametrize("kind", POSITION_EMBEDDINGS)
 @pytest.mark.parametrize("injection", POSITION_INJECTIONS)
 def test_injections_without_meaning_are_refused(kind, injection):
     """docs/paper.md D.1 lists which exist; fixed positions are the same table in every layer."""
     refused = {("none", "every_layer"), ("none", "every_layer_shared")}
     refused |= {("relative", "every_layer"), ("relative", "every_layer_shared")}
+    refused |= {("rotary_2d", "every_layer"), ("rotary_2d", "every_layer_shared")}
     refused |= {("sincos_2d", "every_layer")}
     fields = {"position_embedding": kind, "position_injection": injection}
     if (kind, injection) in refused:
@@ -231,7 +252,12 @@ def test_injections_without_meaning_are_refused(kind, injection):
         ({"position_embedding": "learned_2d", "hidden_size": 9}, "even hidden_size: 9"),
         ({"position_embedding": "sincos_2d", "hidden_size": 6}, "multiple of 4"),
         ({"position_embedding": "relative", "axial": True}, "stem .*axial=false"),
+        ({"position_embedding": "rotary_2d", "axial": True}, "stem .*axial=false"),
+        ({"position_embedding": "rotary_2d", "heads": 2}, "multiple of 4 .*heads=2"),
         ({"position_injection": "every_layer", "axial": True}, "stem .*axial=false"),
+        ({"register_tokens": 4, "axial": True}, "register_tokens=4 .*axial=false"),
+        ({"register_tokens": 4, "position_embedding": "relative"}, "tokens=4 .*relative.*offset"),
+        ({"register_tokens": 4, "position_injection": "every_layer"}, "every_layer .*at stem"),
     ],
 )
 def test_positions_that_do_not_fit_the_other_fields(fields, words):

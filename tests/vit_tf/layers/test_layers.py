@@ -39,9 +39,14 @@ BLOCK = {
     "axis": None,
     "relative_positions": False,
     "layer_scale": 0.5,
+    "qk_norm": True,
+    "key_bias": False,
+    "rotary": None,
 }
 ATTENTION = {"heads": 3, "dropout": 0.3, "stream": 2, "implementation": "reference", "axis": None}
-ATTENTION |= {"relative_positions": False}
+ATTENTION |= {"relative_positions": False, "qk_norm": True, "epsilon": 1e-3, "key_bias": False}
+ATTENTION |= {"rotary": None}
+ROTARY = {"rotary": (1, 5, 9.0)}
 AXIAL_UNIT = {"heads": 2, "strides": 2, "norm": "group", "epsilon": 1e-3, "momentum": 0.8}
 # layer -> (for every constructor argument a value other than the default, input shape, number of
 # trainable variables). An axis changes the shape of the input, so layers with one have two cases.
@@ -57,10 +62,10 @@ CASES = {
     "BottleneckUnit": (UNIT, (7, 5, 32), 12),
     "ClassToken": ({}, TOKENS, 1),
     "Dropout": ({"rate": 0.3, "stream": 5}, TOKENS, 0),
-    "EncoderBlock": (BLOCK, TOKENS, 14),
-    "EncoderBlock in columns": (BLOCK | {"axis": 1}, CELLS, 14),
-    "EncoderBlock with relative positions": (BLOCK | {"relative_positions": True}, TOKENS, 15),
-    "EncoderBlock without factors": (BLOCK | {"layer_scale": 0.0}, TOKENS, 12),
+    "EncoderBlock": (BLOCK | ROTARY, TOKENS, 18),
+    "EncoderBlock in columns": (BLOCK | {"axis": 1}, CELLS, 18),
+    "EncoderBlock with relative positions": (BLOCK | {"relative_positions": True}, TOKENS, 19),
+    "EncoderBlock without factors": (BLOCK | {"layer_scale": 0.0}, TOKENS, 16),
     "FactorizedPositions": (PLACES, TOKENS, 3),
     "FullAttention": ({"heads": 2}, MAPS, 6),
     "GroupNorm": ({"groups": 4, "epsilon": 1e-4, "scale": 0.5, "axis": 2}, (5, 8, 3), 2),
@@ -77,12 +82,12 @@ CASES = {
         TOKENS,
         4,
     ),
-    "MultiHeadAttention": (ATTENTION, TOKENS, 4),
-    "MultiHeadAttention in rows": (ATTENTION | {"axis": 2}, CELLS, 4),
+    "MultiHeadAttention": (ATTENTION | ROTARY, TOKENS, 8),
+    "MultiHeadAttention in rows": (ATTENTION | {"axis": 2}, CELLS, 8),
     "MultiHeadAttention with relative positions": (
         ATTENTION | {"relative_positions": True},
         TOKENS,
-        5,
+        9,
     ),
     "PatchEmbedding": (
         {"patch_size": 4, "hidden_size": 12, "form": "convolution", "implementation": "reference"},
@@ -91,6 +96,7 @@ CASES = {
     ),
     "NoPositions": (PLACES, TOKENS, 0),
     "PositionEmbedding": (PLACES, TOKENS, 1),
+    "RegisterTokens": ({"count": 3, "first": 1}, TOKENS, 1),
     "RelativeLogits": ({"heads": 3}, TOKENS, 1),
     "RelativePositions": (PLACES, TOKENS, 0),
     "PositionSensitiveAttention": (AXIAL_UNIT | {"filters": 8, "axis": 2}, (4, 6, 5), 8),

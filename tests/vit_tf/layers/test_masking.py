@@ -101,11 +101,12 @@ KINDS = [
     {},
     {"axial": True, "classifier": "gap", "position_embedding": "learned_2d"},
     {"stem": {"stage_depths": [1], "width": 0.5}, "patch_size": 1, "image_size": 16},
+    {"register_tokens": 2},
 ]
 
 
-@pytest.mark.parametrize("fields", KINDS, ids=["plain", "axial", "hybrid"])
-def test_model_corrupts_embeddings_and_never_the_class_token(fields):
+@pytest.mark.parametrize("fields", KINDS, ids=["plain", "axial", "hybrid", "registers"])
+def test_model_corrupts_embeddings_and_never_the_prefix(fields):
     config = tiny.config(num_classes=0, **fields)
     model = MaskedPatchModel(config, 7)
     tiny.randomize(model)

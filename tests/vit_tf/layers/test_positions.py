@@ -32,7 +32,7 @@ def test_a_layer_adds_its_table(kind):
     np.testing.assert_array_equal(layer(tokens), added)
 
 
-@pytest.mark.parametrize("kind", ["sincos_2d", "none"])
+@pytest.mark.parametrize("kind", ["sincos_2d", "rotary_2d", "none"])
 def test_fixed_positions_fit_every_grid(kind):
     layer, other = built(kind), built(kind, grid=(3, 4))
     tokens = np.random.normal(size=(2, 13, 12)).astype("float32")
@@ -155,6 +155,26 @@ def test_bicubic_resize_equals_torch():
     np.testing.assert_allclose(resized[:, 0], expected, rtol=1e-12)
     same = resize_position_table(table, (3, 3), (3, 3), 1, "bicubic")
     np.testing.assert_array_equal(same, table)
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [((37, 37), (16, 16)), ((5, 3), (7, 3)), ((4, 9), (9, 2)), ((2, 1), (1, 4))],
+)
+def test_bicubic_resize_with_antialiasing_equals_pillow(source, target):
+    """The filter of Pillow, which torch copies for `antialias=True`."""
+    from PIL import Image
+
+    table = np.random.default_rng(0).normal(size=(1 + source[0] * source[1], 3)).astype("float32")
+    resized = resize_position_table(table, source, target, 1, "bicubic_antialias")
+    np.testing.assert_array_equal(resized[0], table[0])
+    for channel in range(3):
+        image = Image.fromarray(table[1:, channel].reshape(source))
+        expected = np.asarray(image.resize(target[::-1], Image.Resampling.BICUBIC))
+        received = resized[1:, channel].reshape(target)
+        np.testing.assert_allclose(received, expected, rtol=0, atol=2e-6)
+    same = resize_position_table(table, source, source, 1, "bicubic_antialias")
+    np.testing.assert_allclose(same, table, rtol=0, atol=1e-7)
 
 
 def test_resize_refuses_a_table_of_another_size():

@@ -26,6 +26,12 @@ FORMS = {
     "every layer, one block": {"position_injection": "every_layer", "layers": 1},
     "every layer shared": {"position_injection": "every_layer_shared"},
     "layer scale": {"layer_scale": 0.1},
+    "swiglu": {"activation": "swiglu", "qk_norm": True, "position_injection": "every_layer"},
+    "rotary": {"position_embedding": "rotary_2d", "key_bias": False, "register_tokens": 2}
+    | {"activation": "swiglu", "layer_scale": 0.1, "qk_norm": True},
+    "registers": {"register_tokens": 2},
+    "registers gap": {"register_tokens": 3, "classifier": "gap", "representation_size": 7},
+    "registers unpooled": {"register_tokens": 1, "classifier": "unpooled"},
 }
 HYBRID = {
     "stem": {"width": 0.5, "stage_depths": (1,)},
@@ -55,9 +61,7 @@ def check_equations(form):
         images,
         config.heads,
         config.classifier,
-        epsilon=config.layer_norm_epsilon,
-        gelu={"gelu_tanh": numpy_vit.gelu_tanh, "gelu_erf": numpy_vit.gelu_erf}[config.activation],
-        injection=config.position_injection,
+        **numpy_vit.options_of(config),
     )
     as_floats = np.float32(images) / 127.5 - 1
     for precision, tolerance in (("float32", 1e-5), ("bfloat16", 5e-2)):
@@ -70,9 +74,10 @@ def check_equations(form):
     assert packed(images[:0]).shape == (0, *expected.shape[1:])
 
 
-def test_a_hybrid_with_attention_pooling():
+@pytest.mark.parametrize("registers", [0, 2])
+def test_a_hybrid_with_attention_pooling(registers):
     for policy, tolerance in (("float32", 1e-5), ("mixed_bfloat16", 5e-2)):
-        model = tiny.shared(dtype=policy, **HYBRID)
+        model = tiny.shared(dtype=policy, register_tokens=registers, **HYBRID)
         packed, images = vit_tf.pack_model(model), tf.constant(tiny.images(size=(32, 32)))
         for stage in ("__call__", "features"):
             expected = np.float64(getattr(model, stage)(images))
@@ -80,7 +85,7 @@ def test_a_hybrid_with_attention_pooling():
         assert packed.describe().endswith(f"before them a stem in {packed.compute_dtype}")
 
 
-@pytest.mark.parametrize("form", ["token", "every layer"])
+@pytest.mark.parametrize("form", ["token", "every layer", "registers gap"])
 def test_attention_maps_of_packed_models(form):
     model, images = tiny.shared(**FORMS[form]), tf.constant(tiny.images())
     expected = np.float64(attention_maps(model, images))

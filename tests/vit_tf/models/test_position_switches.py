@@ -15,6 +15,7 @@ SWITCHES = {
         {"position_embedding": "sincos_2d", "position_injection": "every_layer_shared"},
         0,
     ),
+    "rotary": ({"position_embedding": "rotary_2d", "qk_norm": True, "activation": "swiglu"}, 0),
 }
 STEP = 1e-5
 
@@ -39,6 +40,11 @@ def published_gradients(model, gradients):
         bias = gradients[block.attention.qkv.bias.path]
         heads, width = model.config.heads, model.config.hidden_size
         found[f"{name}/query/bias"] = tf.reshape(bias[:width], [heads, -1])
+        if model.config.qk_norm:
+            found[f"{name}/key_ln/bias"] = gradients[block.attention.norm_key.beta.path]
+        if model.config.activation == "swiglu":
+            mlp, size = numpy_vit.block_names(index)["mlp"], model.config.mlp_size
+            found[f"{mlp}/Gate_0/bias"] = gradients[block.mlp.dense_0.bias.path][:size]
         if block.attention.relative_positions:
             table = block.attention.relative.table
             found[f"{name}/relative_embedding"] = gradients[table.path]
@@ -60,7 +66,12 @@ def test_gradients_match_differences_of_the_equations(switch, implementation):
 
     def loss():
         features, _ = numpy_vit.encode(
-            params, patches, config.heads, config.classifier, injection=config.position_injection
+            params,
+            patches,
+            config.heads,
+            config.classifier,
+            grid=config.grid,
+            **numpy_vit.options_of(config),
         )
         return (numpy_vit.classify(params, features, config.classifier) * weights).sum()
 

@@ -41,12 +41,17 @@ def stages(model, images):
         (DROPPED | {"position_embedding": "relative"}, "mixed_bfloat16", logits),
         (tiny.AXIAL | {"layers": 1}, "float32", logits),
         (
+            {"position_embedding": "rotary_2d", "qk_norm": True, "num_classes": 0},
+            "float32",
+            stages,
+        ),
+        (
             {"position_injection": "every_layer", "implementation": "reference", "num_classes": 0},
             "mixed_float16",
             stages,
         ),
     ],
-    ids=["relative", "axial", "stages"],
+    ids=["relative", "axial", "rotary", "stages"],
 )
 def test_gradients_are_the_same_bit_for_bit(fields, dtype, call):
     kept, again = (tiny.model(dtype=dtype, **fields | own) for own in ({}, BLOCKS))

@@ -42,7 +42,23 @@ FORMS = {
         "layers": 3,
     },
     "layer scale": {"layer_scale": 0.1},
+    "registers": {"register_tokens": 2},
+    "gap registers": {"classifier": "gap", "register_tokens": 3},
+    "unpooled registers": {"classifier": "unpooled", "register_tokens": 1}
+    | {"position_embedding": "sincos_2d"},
+    "2-D registers": {"register_tokens": 4, "position_embedding": "learned_2d"},
+    "registers no positions": {"register_tokens": 2, "position_embedding": "none"},
     "axial layer scale": tiny.AXIAL | {"layer_scale": 0.1},
+    "rotary": {"position_embedding": "rotary_2d", "key_bias": False},
+    "unpooled rotary": {
+        "classifier": "unpooled",
+        "position_embedding": "rotary_2d",
+        "rotary_base": 9.0,
+        "qk_norm": True,
+    },
+    "swiglu": {"activation": "swiglu", "layer_scale": 0.1},
+    "axial swiglu": tiny.AXIAL | {"activation": "swiglu", "qk_norm": True, "key_bias": False},
+    "relative qk norm": {"position_embedding": "relative", "qk_norm": True},
     "epsilon of one block": {"layer_norm_epsilon": 0.1, "layers": 1},
     "one pixel": {"patch_size": 1, "image_size": (2, 3)},
 }
@@ -53,6 +69,8 @@ POLICIES = [
     *((form, "float32") for form in FORMS),
     *((form, "mixed_bfloat16") for form in ("token", "gap", "pre-logits no head", "axial")),
     *((form, "mixed_bfloat16") for form in ("unpooled pre-logits", "relative", "every layer")),
+    *((form, "mixed_bfloat16") for form in ("rotary", "unpooled rotary", "swiglu")),
+    ("registers", "mixed_bfloat16"),
 ]
 
 
@@ -63,9 +81,7 @@ def expected_output(model, images):
         images,
         config.heads,
         config.classifier,
-        epsilon=config.layer_norm_epsilon,
-        gelu={"gelu_tanh": numpy_vit.gelu_tanh, "gelu_erf": numpy_vit.gelu_erf}[config.activation],
-        injection=config.position_injection,
+        **numpy_vit.options_of(config),
     )
 
 
@@ -109,6 +125,24 @@ def test_shapes_of_other_batches(form):
     for count in (0, 1):
         assert model(tiny.images(count)).shape == (count, *shape)
     assert model(keras.Input((11, 14, 3))).shape == (None, *shape)
+
+
+@pytest.mark.parametrize("classifier", ["gap", "map", "unpooled"])
+def test_registers_are_never_pooled(classifier):
+    model = tiny.shared(classifier=classifier, register_tokens=2)
+    features = np.array(model.encode(model.embed(tiny.images()))[0])
+    expected = model.classify(features).numpy()
+    features[:, :2] += 1
+    np.testing.assert_array_equal(model.classify(features), expected)
+    features[:, 2] += 1
+    assert np.abs(model.classify(features) - expected).max() > 0.01
+
+
+def test_registers_start_as_different_tokens():
+    """Equal ones would get equal gradients."""
+    tokens = vit_tf.create_model(tiny.config(register_tokens=3)).register_tokens.tokens.numpy()
+    differences = np.abs(tokens[:, None] - tokens[None]).max(axis=-1)
+    assert (differences[~np.eye(3, dtype=bool)] > 1e-3).all() and np.abs(tokens).max() < 0.2
 
 
 @pytest.mark.parametrize("form", ["token", "gap"])
@@ -160,9 +194,11 @@ def test_distance_uses_the_grid_that_is_passed():
     assert np.abs(expected - oracle.distance(weights[0], (2, 3))).max() > 0.1
 
 
-@pytest.mark.parametrize("fields", [{}, {"axial": True}], ids=["full", "axial"])
-def test_another_grid_without_positions(fields):
-    model = tiny.shared(position_embedding="none", **fields)
+@pytest.mark.parametrize(
+    "fields", [{}, {"axial": True}, {"position_embedding": "rotary_2d"}], ids=str
+)
+def test_another_grid_without_a_table(fields):
+    model = tiny.shared(**{"position_embedding": "none"} | fields)
     larger = tiny.images(size=(16, 12))
     donor = vit_tf.create_model(model.config, image_size=(16, 12))
     donor.set_weights(model.get_weights())
@@ -171,8 +207,9 @@ def test_another_grid_without_positions(fields):
 
 
 def test_without_positions_the_order_of_patches_is_invisible():
-    order = [3, 1, 5, 0, 4, 2]
-    for field, equal in (("none", True), ("learned_1d", False), ("relative", False)):
+    order = [4, 1, 5, 0, 3, 2]
+    kinds = ("none", "learned_1d", "relative", "rotary_2d")
+    for field, equal in zip(kinds, (True, False, False, False), strict=True):
         model = tiny.shared(position_embedding=field)
         patches = model.embed(tiny.images())
         outputs = [

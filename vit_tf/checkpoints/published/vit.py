@@ -25,6 +25,8 @@ from vit_tf.checkpoints.shapes import build_config, shape_of, stage_depths, summ
 from vit_tf.config import StemConfig, ViTConfig
 
 MAP_HEAD = "MAPHead_0"
+# Registers are in no published file.
+REGISTERS = "registers"
 HEAD_PREFIXES = ("pre_logits/", "head/")
 OPTIONAL_KEYS = ("cls", *POSITION_KEYS.values())
 # Factors of a residual branch, in no published file -> the last layer of the branch; in a block.
@@ -32,6 +34,8 @@ SCALED_LAYERS = {
     "LayerScale_0/scale": "MultiHeadDotProductAttention_1/out",
     "LayerScale_1/scale": "MlpBlock_3/Dense_1",
 }
+# The gate of an MLP, in no published file, and the layer that it multiplies; in a block.
+GATE, GATED = "MlpBlock_3/Gate_0", "MlpBlock_3/Dense_0"
 # Name in newer files, written with Flax's Linen interface -> canonical name, within a block.
 _LINEN_NAMES = {
     "LayerNorm_1": "LayerNorm_2",
@@ -95,24 +99,31 @@ def config_from_shapes(shapes, path, grid=None) -> ViTConfig:
             f"{path}: embedding/kernel must be (P, P, {stem.channels if stem else 3}, D). "
             f"Received: {embedding}."
         )
-    query = f"{block}/MultiHeadDotProductAttention_1/query/kernel"
     (mlp_size,) = shape_of(shapes, f"{block}/MlpBlock_3/Dense_0/bias", 1, path)
+    attention = f"{block}/MultiHeadDotProductAttention_1"
     fields = {
         "hidden_size": hidden_size,
         "mlp_size": mlp_size,
         "layers": layers,
         "axial": axial,
-        "heads": shape_of(shapes, query, 3, path)[1],
+        "heads": shape_of(shapes, f"{attention}/query/kernel", 3, path)[1],
         "patch_size": patch_size,
         "layer_scale": float(f"{block}/LayerScale_0/scale" in shapes),
+        "qk_norm": f"{attention}/query_ln/scale" in shapes,
+        "key_bias": f"{attention}/key/bias" in shapes,
         "classifier": "token" if "cls" in shapes else "gap",
+        "register_tokens": 0,
         "num_classes": 0,
         "stem": stem,
     }
+    if f"{block}/MlpBlock_3/Gate_0/bias" in shapes:
+        fields["activation"] = "swiglu"
     if "head/bias" in shapes:
         (fields["num_classes"],) = shape_of(shapes, "head/bias", 1, path)
     if "pre_logits/bias" in shapes:
         (fields["representation_size"],) = shape_of(shapes, "pre_logits/bias", 1, path)
+    if REGISTERS in shapes:
+        fields["register_tokens"] = shape_of(shapes, REGISTERS, 3, path)[1]
     if f"{MAP_HEAD}/probe" in shapes:
         fields["classifier"] = "map"
     grid = patch_grid(shapes, path, grid, "cls" in shapes, hidden_size)
@@ -130,7 +141,7 @@ def array_fields(config) -> dict:
     some pixels may be outside of all patches.
     """
     names = ("hidden_size", "mlp_size", "layers", "heads", "patch_size", "num_classes", "grid")
-    names += ("axial",)
+    names += ("axial", "register_tokens", "qk_norm", "key_bias")
     fields = {name: getattr(config, name) for name in names}
     fields["layer_scale"] = config.layer_scale > 0
     if config.stem:
@@ -142,9 +153,11 @@ def trained_fields(config) -> dict:
     """The fields that the weights depend on, but that no array shows."""
     fields = {name: getattr(config, name) for name in ("activation", "layer_norm_epsilon")}
     # A dropped or missing table is noticed, but no array shows that positions were fixed.
-    if config.position_embedding in ("sincos_2d", "none"):
+    if config.position_embedding in ("sincos_2d", "rotary_2d", "none"):
         fields["position_embedding"] = config.position_embedding
-    if config.position_embedding not in ("relative", "none"):
+    if config.rotary:
+        fields["rotary_base"] = config.rotary_base
+    elif config.position_embedding not in ("relative", "none"):
         fields["position_injection"] = config.position_injection
     if config.stem:
         of_stem = resnet.trained_fields(config.stem)
@@ -158,6 +171,9 @@ def rules(model) -> list[Rule]:
     found = []
     if model.class_token is not None:
         found.append(reshaped(model.class_token.token, "cls", (1, 1, width)))
+    if model.register_tokens is not None:
+        registers = model.register_tokens.tokens
+        found.append(reshaped(registers, REGISTERS, (1, *registers.shape)))
     if model.stem is not None:
         found += _stem(model.stem)
     found += layer_rules(model.patch_embedding, "embedding")
@@ -173,6 +189,9 @@ def rules(model) -> list[Rule]:
         if block.attention.relative_positions:
             table = block.attention.relative.table
             found.append(reshaped(table, f"{attention}/relative_embedding", table.shape))
+        if block.attention.qk_norm:
+            found += _norm(block.attention.norm_query, f"{attention}/query_ln")
+            found += _norm(block.attention.norm_key, f"{attention}/key_ln")
         found += _norm(block.norm_mlp, f"{prefix}/LayerNorm_2")
         found += _mlp(block.mlp, f"{prefix}/MlpBlock_3")
         if block.layer_scale:
@@ -261,29 +280,60 @@ def _norm(layer, prefix):
 
 
 def _mlp(mlp, prefix):
-    first = layer_rules(mlp.dense_0, f"{prefix}/Dense_0")
-    return first + layer_rules(mlp.dense_1, f"{prefix}/Dense_1")
+    last = layer_rules(mlp.dense_1, f"{prefix}/Dense_1")
+    if mlp.activation != "swiglu":
+        return layer_rules(mlp.dense_0, f"{prefix}/Dense_0") + last
+    parts = f"{prefix}/Gate_0", f"{prefix}/Dense_0"
+    kernel, bias = mlp.dense_0.kernel, mlp.dense_0.bias
+    of_kernel = _joined(
+        kernel, [f"{part}/kernel" for part in parts], (kernel.shape[0], mlp.mlp_size)
+    )
+    return [of_kernel, _joined(bias, [f"{part}/bias" for part in parts], (mlp.mlp_size,)), *last]
 
 
 def _attention(layer, prefix, width, heads):
     """Maps our q | k | v kernel `[D, 3 D]` to three published kernels `[D, heads, D / heads]`."""
-    parts = ("query", "key", "value")
 
     def joined(variable, name, shape):
-        return Rule(
-            variable.path,
-            tuple(variable.shape),
-            {f"{prefix}/{part}/{name}": shape for part in parts},
-            to_arrays=lambda value: [part.reshape(shape) for part in np.split(value, 3, axis=-1)],
-            to_tensor=lambda arrays: np.concatenate(
-                [array.reshape(*variable.shape[:-1], width) for array in arrays], axis=-1
-            ),
-        )
+        keys = [f"{prefix}/{part}/{name}" for part in ("query", "key", "value")]
+        return _joined(variable, keys, shape)
 
     head_shape = (heads, width // heads)
+    found = [joined(layer.qkv.kernel, "kernel", (width, *head_shape))]
+    if layer.qkv.use_bias:
+        found.append(joined(layer.qkv.bias, "bias", head_shape))
+    else:
+        found.append(_bias_of_query_and_value(layer.bias, prefix, head_shape))
     return [
-        joined(layer.qkv.kernel, "kernel", (width, *head_shape)),
-        joined(layer.qkv.bias, "bias", head_shape),
+        *found,
         reshaped(layer.out.kernel, f"{prefix}/out/kernel", (*head_shape, width)),
         reshaped(layer.out.bias, f"{prefix}/out/bias", (width,)),
     ]
+
+
+def _joined(variable, keys, shape):
+    """A variable whose last axis joins published arrays of one shape."""
+    of_part = *variable.shape[:-1], variable.shape[-1] // len(keys)
+    shapes: dict[str, tuple[int, ...]] = dict.fromkeys(keys, shape)
+    return Rule(
+        variable.path,
+        tuple(variable.shape),
+        shapes,
+        to_arrays=lambda value: [
+            part.reshape(shape) for part in np.split(value, len(keys), axis=-1)
+        ],
+        to_tensor=lambda arrays: np.concatenate(
+            [array.reshape(of_part) for array in arrays], axis=-1
+        ),
+    )
+
+
+def _bias_of_query_and_value(variable, prefix, shape):
+    """Maps a bias `[2, D]` to two published arrays."""
+    return Rule(
+        variable.path,
+        tuple(variable.shape),
+        {f"{prefix}/{part}/bias": shape for part in ("query", "value")},
+        to_arrays=lambda value: [part.reshape(shape) for part in value],
+        to_tensor=lambda arrays: np.stack([array.reshape(-1) for array in arrays]),
+    )

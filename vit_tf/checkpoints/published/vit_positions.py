@@ -74,9 +74,9 @@ def patch_grid(shapes, path, grid, has_token, width):
 
 
 def read_table(checkpoint, model, grid, block):
-    """A table of all tokens on the grid of a model, by key, and the grid of the file."""
+    """A table of class token and patches on a model's grid, by key, and the grid of the file."""
     path, shapes, key = checkpoint.path, checkpoint.shapes, position_key("table", block)
-    prefix = int("cls" in shapes)
+    prefix, wanted = int("cls" in shapes), int(model.config.has_class_token)
     rows = _position_rows(path, shapes, key, model.config.hidden_size) - prefix
     _check_count(path, rows)
     grid = _source_grid(path, grid, rows, model.grid)
@@ -84,8 +84,7 @@ def read_table(checkpoint, model, grid, block):
     if grid != model.grid:
         method = checkpoint.position_resize
         table = resize_position_table(table, grid, model.grid, prefix, method)
-    table = table[prefix - model.num_prefix_tokens :] if prefix > model.num_prefix_tokens else table
-    return {key: table}, grid
+    return {key: table[prefix - wanted :] if prefix > wanted else table}, grid
 
 
 def read_sides(checkpoint, model, grid, block):

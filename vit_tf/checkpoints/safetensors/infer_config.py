@@ -197,12 +197,29 @@ def checked_labels(classes, num_classes) -> tuple[str, ...]:
     return labels
 
 
-def inexpressible(config) -> str | None:
-    """Why no layout can store this Vision Transformer, as a clause; None if nothing is known."""
+def inexpressible(config, has_gate=False) -> str | None:
+    """Why a layout with positions at the tokens cannot store a Vision Transformer, as a clause.
+
+    Args:
+        config: the `ViTConfig`.
+        has_gate: whether the layout has gated MLPs.
+
+    Returns:
+        None if nothing is known.
+    """
     if config.axial:
         return "it has no axial models"
     if (kind := config.position_embedding) in ("learned_2d", "relative"):
         return f"it has one vector per position, but position_embedding is {kind!r}"
+    if config.rotary:
+        return "it has no rotary positions"
+    if config.qk_norm or not config.key_bias:
+        return (
+            "it has no norm of queries and keys, and a bias of the keys, but qk_norm is "
+            f"{config.qk_norm} and key_bias is {config.key_bias}"
+        )
+    if config.activation == "swiglu" and not has_gate:
+        return "its MLP has no gate, but activation is 'swiglu'"
     if (injection := config.position_injection) != "stem":
         return f"it adds positions once, but position_injection is {injection!r}"
     return None
@@ -212,7 +229,7 @@ def written_positions(config, notes) -> dict[str, np.ndarray]:
     """Published key -> table, for a layout that always has one; adds a sentence to `notes`."""
     if config.position_embedding == "none":
         notes.append("no position embedding: written as a table of zeros")
-        tokens = config.num_prefix_tokens + config.grid[0] * config.grid[1]
+        tokens = config.has_class_token + config.grid[0] * config.grid[1]
         return {POSITIONS: np.zeros([1, tokens, config.hidden_size], np.float32)}
     if config.position_embedding == "sincos_2d":
         notes.append("sincos_2d positions: written as a table")
@@ -221,7 +238,7 @@ def written_positions(config, notes) -> dict[str, np.ndarray]:
 
 
 def sincos_table(config):
-    """The fixed positions of a model as a published table, float32 `[1, tokens, D]`."""
-    layer = SinCosPositions(config.grid, config.num_prefix_tokens)
+    """The fixed positions of class token and patches as a published table, `[1, tokens, D]`."""
+    layer = SinCosPositions(config.grid, int(config.has_class_token))
     layer.build((None, None, config.hidden_size))
     return layer.table[None]

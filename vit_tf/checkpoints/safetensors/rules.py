@@ -83,20 +83,21 @@ def convolution(name, key, shape):
     )
 
 
-def linear(name, keys, inputs, outputs):
+def linear(name, keys, inputs, outputs, separator="."):
     """A dense layer, or several layers that the layout concatenates along their outputs.
 
     Args:
         name: name of the layer in the layout.
         keys: published key of the layer, or list of the keys of several layers.
         inputs, outputs: input and output shape of one layer, such as `(D,)` and `(h, D/h)`.
+        separator: between the name and "weight" or "bias".
     """
     keys = [keys] if isinstance(keys, str) else keys
     rows, columns = int(np.prod(inputs)), int(np.prod(outputs))
     count = len(keys)
     return [
         Rule(
-            f"{name}.weight",
+            f"{name}{separator}weight",
             (count * columns, rows),
             {f"{key}/kernel": (*inputs, *outputs) for key in keys},
             to_arrays=lambda tensor: [
@@ -107,7 +108,7 @@ def linear(name, keys, inputs, outputs):
             ),
         ),
         Rule(
-            f"{name}.bias",
+            f"{name}{separator}bias",
             (count * columns,),
             {f"{key}/bias": tuple(outputs) for key in keys},
             to_arrays=lambda tensor: [part.reshape(outputs) for part in np.split(tensor, count)],
@@ -128,4 +129,40 @@ def without_class_slot(name, key, shape):
         {key: shape},
         to_arrays=lambda tensor: [np.pad(tensor, [(0, 0), (1, 0), (0, 0)])],
         to_tensor=lambda arrays: arrays[0][:, 1:],
+    )
+
+
+def registers(name, key, shape, table=None, first=0):
+    """Register tokens, `[1, R, D]`, which have no positions here.
+
+    Args:
+        name, key, shape: of the tokens.
+        table: name of a position table with rows for them, which are added when it is read.
+        first: number of rows before them.
+    """
+    if table is None:
+        return renamed(name, key, shape)
+    rows = slice(first, first + shape[1])
+    return Rule(
+        name,
+        shape,
+        {key: shape},
+        to_arrays=lambda tokens, positions: [tokens + positions[:, rows]],
+        to_tensor=lambda arrays: arrays[0],
+        more=(table,),
+    )
+
+
+def with_register_slots(name, key, shape, count, first):
+    """A position table with rows for register tokens, see `registers`; zeros when it is written.
+
+    `shape` does not count these rows.
+    """
+    batch, tokens, width = shape
+    return Rule(
+        name,
+        (batch, tokens + count, width),
+        {key: shape},
+        to_arrays=lambda tensor: [np.delete(tensor, slice(first, first + count), axis=1)],
+        to_tensor=lambda arrays: np.insert(arrays[0], [first] * count, 0, axis=1),
     )

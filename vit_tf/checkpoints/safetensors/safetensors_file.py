@@ -39,6 +39,7 @@ class SafetensorsFile:
     Attributes:
         shapes: tensor name -> shape.
         dtypes: tensor name -> dtype as named in the format, such as "BF16".
+        metadata: the texts that the writer of the file has added, by name.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -51,6 +52,7 @@ class SafetensorsFile:
             raise FileNotFoundError(f"There is no checkpoint file {self.path}.")
         self._file = storage.open_local(self.path)
         try:
+            self.metadata: dict[str, str] = {}
             self.shapes, self.dtypes, self._places = self._read_header()
         except BaseException:
             self._file.close()
@@ -101,7 +103,9 @@ class SafetensorsFile:
             raise self._damaged(f"header: {error or type(error).__name__}") from None
         if not isinstance(header, dict):
             raise self._damaged("its header is not a JSON object")
-        header.pop("__metadata__", None)
+        metadata = header.pop("__metadata__", {})
+        if isinstance(metadata, dict):
+            self.metadata = {key: x for key, x in metadata.items() if isinstance(x, str)}
         shapes, dtypes, places = {}, {}, {}
         start = 8 + length
         for name, entry in header.items():
@@ -140,18 +144,19 @@ class SafetensorsFile:
         )
 
 
-def write_safetensors(path, shapes, read):
+def write_safetensors(path, shapes, read, metadata=None):
     """Writes float32 tensors one at a time, so that memory does not grow with the file.
 
     Args:
         path: file name; replaced as a whole or not at all.
         shapes: tensor name -> shape, in the order of the file.
         read: called with each name in that order; returns the array.
+        metadata: texts by name for the header.
 
     Raises:
         ValueError: if an array does not have the shape in `shapes`.
     """
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"} | (metadata or {})}
     start = 0
     for name, shape in shapes.items():
         end = start + 4 * math.prod(shape)

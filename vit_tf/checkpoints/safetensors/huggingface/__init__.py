@@ -3,4 +3,5 @@
 Checked against transformers 5.23.0 (`models/vit`): `ViTForImageClassification`, whose head reads
 the class token, and `ViTModel`, whose pooler is the tanh layer of the ImageNet-21k models. Both
 are saved with the names in `vit.py`. Version 5 has other names in memory, which can be read too.
+`dinov2.py`, `dinov2_with_registers.py` and `siglip.py` have the layouts of image encoders.
 """

@@ -21,7 +21,14 @@ _RESAMPLING = {0: "nearest", 1: "Lanczos", 2: "bilinear", 3: "bicubic", 4: "box"
 _RESAMPLE = {"bilinear": 2, "bicubic": 3, "area": 4}
 
 
-def read_fields(settings, width, representation_size, default_epsilon):
+def read_fields(
+    settings,
+    width,
+    representation_size,
+    default_epsilon,
+    default_activation="gelu",
+    is_gated=False,
+):
     """Heads, activation, epsilon and image size; absent values have the layout's default."""
     if not settings.flag("qkv_bias", True):
         raise settings.unsupported("qkv_bias", "true: vit_tf's projections have biases")
@@ -32,7 +39,8 @@ def read_fields(settings, width, representation_size, default_epsilon):
         raise settings.error("num_attention_heads", f"a divisor of the width {width}")
     if settings.integer("head_dim", width // heads) * heads != width:
         raise settings.error("head_dim", f"the width {width} divided by {heads} heads")
-    activation = _ACTIVATIONS.get(settings.text("hidden_act", "gelu"))
+    activation = _ACTIVATIONS.get(settings.text("hidden_act", default_activation))
+    activation = "swiglu" if is_gated else activation
     if activation is None:
         raise settings.unsupported("hidden_act", f"one of {', '.join(_ACTIVATIONS)}")
     if representation_size and settings.text("pooler_act", "tanh") != "tanh":
@@ -166,7 +174,8 @@ def transformer_json(config) -> dict:
         "hidden_size": config.hidden_size,
         "num_hidden_layers": config.layers,
         "num_attention_heads": config.heads,
-        "hidden_act": _ACTIVATION_NAMES[config.activation],
+        # DINOv2's gated MLPs do not read it.
+        "hidden_act": _ACTIVATION_NAMES.get(config.activation, "gelu"),
         "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
         "layer_norm_eps": config.layer_norm_epsilon,

@@ -1,9 +1,16 @@
-"""Tensors of Hugging Face's Vision Transformers <-> published arrays."""
+"""Tensors of Hugging Face's Vision Transformers <-> published arrays.
+
+The encoder of a masked autoencoder (`model_type` vit_mae; He et al., 2022) has the same tensors. It
+is read without its decoder; its fixed positions are a table in the file. DeiT (`model_type` deit;
+Touvron et al., 2021) has a distillation token too, which is read as a register: its position
+becomes part of it.
+"""
 
 import os
 import re
 import typing
 
+from vit_tf.checkpoints.published.vit import REGISTERS
 from vit_tf.checkpoints.published.vit_positions import POSITIONS
 from vit_tf.checkpoints.safetensors import infer_config
 from vit_tf.checkpoints.safetensors.huggingface import config_json
@@ -13,7 +20,9 @@ from vit_tf.checkpoints.safetensors.rules import (
     convolution,
     linear,
     norm,
+    registers,
     renamed,
+    with_register_slots,
 )
 from vit_tf.checkpoints.shapes import build_config
 from vit_tf.classes import Classes
@@ -22,15 +31,20 @@ from vit_tf.files.json_object import read_json_object
 
 PATCHES = "embeddings.patch_embeddings.projection"
 TABLE = "embeddings.position_embeddings"
+_DISTILLATION = "embeddings.distillation_token"
 
 
 class LayerNames(typing.NamedTuple):
-    """The names of the layers of a block that differ between the models."""
+    """The names of the layers of a block that differ between the models.
+
+    With `is_gated`, the first layer of an MLP is gate and value.
+    """
 
     norm_attention: str
     norm_mlp: str
     dense_0: str
     dense_1: str
+    is_gated: bool = False
 
 
 _LAYERS = LayerNames("layernorm_before", "layernorm_after", "intermediate.dense", "output.dense")
@@ -49,7 +63,7 @@ _NEW_NAMES = [
 ]
 _INEXPRESSIBLE_TENSORS = [
     (r"(layer_scale1|lambda_1)", "it has layer scale"),
-    (r"embeddings\.distillation_token$", "it has a distillation token (DeiT)"),
+    (r"^(cls|distillation)_classifier\.", "its heads read two tokens (DeiT with a teacher)"),
     (r"embeddings\.register_tokens$", "it has register tokens"),
     (r"embeddings\.patch_embeddings\.backbone\.", "its stem is a ResNet (ViT hybrid)"),
     (r"relative_position", "it has relative positions"),
@@ -59,7 +73,7 @@ _INEXPRESSIBLE_TENSORS = [
 def recognizes(names) -> bool:
     """Whether tensors with these names are a Vision Transformer of this layout."""
     return any(
-        re.match(r"(vit\.)?embeddings\.(patch_embeddings|cls_token)", name) for name in names
+        re.match(r"((vit|deit)\.)?embeddings\.(patch_embeddings|cls_token)", name) for name in names
     )
 
 
@@ -76,13 +90,15 @@ def read(path, shapes, folder, own_grid) -> ReadRules:
         ValueError: if vit_tf does not support the model in the file; the message states why.
     """
     notes, settings = [], read_json_object(os.path.join(folder, "config.json"))
-    if settings and (kind := settings.text("model_type", "vit")) != "vit":
-        expected = "'vit', the only one that vit_tf reads"
+    is_distilled = any(name.endswith(_DISTILLATION) for name in shapes)
+    kinds = ("deit",) if is_distilled else ("vit", "vit_mae")
+    if settings and (kind := settings.text("model_type", kinds[0])) not in kinds:
+        expected = f"{' or '.join(map(repr, kinds))}, whose tensors have these names"
         if kind == "deit":
             expected += "; DeiT models without distillation, such as "
             expected += "facebook/deit-base-patch16-224, are of this type"
         raise settings.unsupported("model_type", expected)
-    aliases = file_names(shapes, path, "vit.", _NEW_NAMES)
+    aliases = file_names(shapes, path, f"{kinds[0]}.", _NEW_NAMES)
     shapes = {name: shapes[alias] for name, alias in aliases.items()}
     infer_config.check_tensor_names(path, shapes, _INEXPRESSIBLE_TENSORS)
     if settings is None:
@@ -110,7 +126,7 @@ def read(path, shapes, folder, own_grid) -> ReadRules:
         preprocessing=preprocessing,
         classes=classes,
         notes=notes,
-        rules=rules(config),
+        rules=rules(config, is_distilled=is_distilled),
         aliases=aliases,
         ignored=frozenset(aliases[name] for name in dropped),
     )
@@ -126,6 +142,8 @@ def write(config, preprocessing, classes) -> WriteRules:
         raise _cannot(reason)
     if config.layer_scale:
         raise _cannot("it has no layer scale; write the layout dinov2")
+    if config.register_tokens:
+        raise _cannot("it has no register tokens; write the layout dinov2_with_registers or timm")
     if config.stem is not None:
         raise _cannot("it has no models with a ResNet stem; write the timm layout")
     if config.classifier != "token":
@@ -146,15 +164,28 @@ def write(config, preprocessing, classes) -> WriteRules:
     return WriteRules(rules(config, prefix), files, notes, extra)
 
 
-def rules(config, prefix="", layers=_LAYERS):
-    """Rules for all tensors of a model; `layers` are the `LayerNames` of a block."""
+def rules(config, prefix="", layers=_LAYERS, is_distilled=False):
+    """Rules for all tensors of a model but registers without positions.
+
+    Args:
+        config: a `ViTConfig`.
+        prefix: before the names of all tensors but those of the head.
+        layers: the `LayerNames` of a block.
+        is_distilled: whether the model's register is the distillation token of DeiT.
+    """
     width, heads = (config.hidden_size,), (config.heads, config.hidden_size // config.heads)
     hidden, patch = (config.mlp_size,), config.patch_size
     kernel = (patch, patch, 3, config.hidden_size)
-    tokens = 1 + config.grid[0] * config.grid[1]
-    found = [
-        renamed(f"{prefix}embeddings.cls_token", "cls", (1, 1, *width)),
-        renamed(f"{prefix}{TABLE}", POSITIONS, (1, tokens, *width)),
+    table = f"{prefix}{TABLE}", POSITIONS, (1, 1 + config.grid[0] * config.grid[1], *width)
+    token = (1, 1, *width)
+    found = [renamed(f"{prefix}embeddings.cls_token", "cls", token)]
+    if is_distilled:
+        name = f"{prefix}{_DISTILLATION}"
+        found.append(registers(name, REGISTERS, token, table=table[0], first=1))
+        found.append(with_register_slots(*table, count=1, first=1))
+    else:
+        found.append(renamed(*table))
+    found += [
         convolution(f"{prefix}{PATCHES}.weight", "embedding/kernel", kernel),
         renamed(f"{prefix}{PATCHES}.bias", "embedding/bias", width),
     ]
@@ -169,7 +200,8 @@ def rules(config, prefix="", layers=_LAYERS):
         found += linear(f"{name}.attention.output.dense", f"{attention}/out", heads, width)
         found += norm(f"{name}.{layers.norm_mlp}", f"{key}/LayerNorm_2", *width)
         mlp = f"{key}/MlpBlock_3"
-        found += linear(f"{name}.{layers.dense_0}", f"{mlp}/Dense_0", width, hidden)
+        first = [f"{mlp}/Gate_0", f"{mlp}/Dense_0"][config.activation != "swiglu" :]
+        found += linear(f"{name}.{layers.dense_0}", first, width, hidden)
         found += linear(f"{name}.{layers.dense_1}", f"{mlp}/Dense_1", hidden, width)
     found += norm(f"{prefix}layernorm", "Transformer/encoder_norm", *width)
     if config.representation_size:
@@ -211,7 +243,14 @@ def _config(path, shapes, settings, notes, own_grid):
 
 
 def encoder_fields(
-    path, shapes, settings, notes, own_grid, layers, epsilon, representation_size=None
+    path,
+    shapes,
+    settings,
+    notes,
+    own_grid,
+    layers,
+    epsilon,
+    representation_size=None,
 ) -> dict:
     """The fields of a configuration without head, for the images of the table of positions.
 
@@ -225,20 +264,23 @@ def encoder_fields(
     """
     patch, width = infer_config.patch_kernel(shapes, f"{PATCHES}.weight", path)
     depth = infer_config.how_many(shapes, r"encoder\.layer\.(\d+)\.")
-    (mlp_size,) = infer_config.sizes(shapes, f"encoder.layer.0.{layers.dense_0}.bias", 1, path)
-    tokens = infer_config.sizes(shapes, TABLE, 3, path)[1]
+    mlp_size = infer_config.sizes(shapes, f"encoder.layer.0.{layers.dense_1}.weight", 2, path)[1]
+    prefix = 1 + (_DISTILLATION in shapes)
+    rows = infer_config.sizes(shapes, TABLE, 3, path)[1] - prefix
     if settings is None:
-        heads, activation, stated = max(1, width // 64), "gelu_erf", None
+        heads, stated = max(1, width // 64), None
+        activation = "swiglu" if layers.is_gated else "gelu_erf"
         notes.append(f"the number of heads is assumed: {heads}, of 64 channels each")
     else:
         heads, activation, epsilon, stated = config_json.read_fields(
-            settings, width, representation_size, epsilon
+            settings, width, representation_size, epsilon, is_gated=layers.is_gated
         )
         infer_config.check_stated(settings, "hidden_size", width)
         infer_config.check_stated(settings, "num_hidden_layers", depth)
         infer_config.check_stated(settings, "intermediate_size", mlp_size)
-    size = infer_config.image_size(tokens - 1, patch, 1, stated, path, notes, own_grid)
+    size = infer_config.image_size(max(0, rows), patch, 1, stated, path, notes, own_grid)
     return {
+        "register_tokens": prefix - 1,
         "hidden_size": width,
         "mlp_size": mlp_size,
         "layers": depth,

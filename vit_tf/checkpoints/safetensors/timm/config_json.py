@@ -13,7 +13,6 @@ from vit_tf.images.value_range import MEAN, STD
 INEXPRESSIBLE_TENSORS = [
     (r"\.gamma_[12]$", "it has layer scale of another kind"),
     (r"\.[qk]_norm\.", "it normalizes queries and keys"),
-    (r"^reg_token$", "it has register tokens"),
     (r"^(dist_token|head_dist\.)", "it has a distillation token"),
     (r"^fc_norm\.", "it normalizes the mean of the tokens, and vit_tf averages normalized tokens"),
     (r"^norm_pre\.", "it normalizes the tokens before the first block (CLIP)"),

@@ -25,7 +25,8 @@ _POOLS = {"token": "token", "gap": "avg", "map": "map", "unpooled": ""}
 # Pattern of the architectures with known activation, epsilons and padding, and an example; first
 # without a stem, then with one.
 _PLAIN = (
-    r"(vit|deit)_[a-z0-9]+_patch\d+(_siglip)?(_gap)?_\d+(_in21k)?|flexivit_[a-z]+|test_vit",
+    r"(vit|deit)_[a-z0-9]+_patch\d+(_siglip)?(_gap)?_\d+(_in21k)?|flexivit_[a-z]+|test_vit|"
+    r"vit_(small|base|large)_patch14(_reg4)?_dinov2",
     "vit_base_patch16_224",
 )
 _HYBRID = (
@@ -68,18 +69,23 @@ def read(path, shapes, folder, own_grid) -> ReadRules:
         ValueError: if vit_tf does not support the model in the file; the message states why.
     """
     infer_config.check_tensor_names(path, shapes, INEXPRESSIBLE_TENSORS)
+    first, second = (shapes.get(f"blocks.0.mlp.fc{i}.weight", ()) for i in (1, 2))
+    if first[:1] and first[0] == 2 * sum(second[1:]):
+        raise ValueError(f"{path} cannot be expressed in vit_tf: its MLP is gated (SwiGLU).")
     is_hybrid = any(name.startswith(f"{BACKBONE}.") for name in shapes)
     notes, stated = [], read_config_json(folder)
     width = infer_config.sizes(shapes, "patch_embed.proj.weight", 4, path)[0]
     heads, activation = heads_and_activation(stated, width, is_hybrid, notes)
-    config, class_slot = _config(path, shapes, heads, activation, stated, notes, own_grid)
+    config, slots = _config(path, shapes, heads, activation, stated, notes, own_grid)
     infer_config.check_stated_classes(stated.settings, config.num_classes, "head")
     return ReadRules(
         config=config,
         preprocessing=stated.preprocessing(config, notes),
         classes=stated.classes(config.num_classes),
         notes=notes,
-        rules=rules(config, class_slot),
+        rules=rules(config, slots),
+        # timm resizes all tables so. The paper's are resized as its own code does.
+        position_resize="bicubic_antialias" if _is_dinov2(stated) else "bilinear",
     )
 
 
@@ -140,6 +146,10 @@ def heads_and_activation(stated, width, is_hybrid, notes) -> tuple[int, str]:
     return heads, _activation(stated.arguments, architecture)
 
 
+def _is_dinov2(stated):
+    return (stated.settings.text("architecture") or "").split(".")[0].endswith("_dinov2")
+
+
 def _heads(arguments, architecture, width, notes):
     if "num_heads" in arguments:
         return arguments.integer("num_heads")
@@ -163,7 +173,7 @@ def _activation(arguments, architecture):
 
 
 def _config(path, shapes, heads, activation, stated, notes, own_grid):
-    """The configuration, and whether the position table has a row for the class token."""
+    """The configuration, and whether the position table has rows for the prefix."""
     stem = _stem(path, shapes)
     patch, width = infer_config.patch_kernel(
         shapes, "patch_embed.proj.weight", path, stem and stem.channels
@@ -179,15 +189,18 @@ def _config(path, shapes, heads, activation, stated, notes, own_grid):
     if "head.weight" in shapes:
         num_classes = infer_config.sizes(shapes, "head.weight", 2, path)[0]
     reduction = stem.reduction if stem else 1
-    rows, slot, has_token = None, True, "cls_token" in shapes
+    has_token, registers = "cls_token" in shapes, 0
+    if "reg_token" in shapes:
+        registers = infer_config.sizes(shapes, "reg_token", 3, path)[1]
+    rows, slots, prefix = None, False, has_token + registers
     if "pos_embed" in shapes:
         rows = infer_config.sizes(shapes, "pos_embed", 3, path)[1]
-        if has_token:
+        if prefix:
             grid = own_grid
             if stated.image_size is not None:
                 grid = tuple(-(-side // reduction) // patch for side in stated.image_size)
-            slot = _has_slot(rows, grid, stated.image_size is not None, notes)
-            rows -= slot
+            slots = _has_slots(rows, prefix, grid, stated.image_size is not None, notes)
+            rows = max(0, rows - prefix * slots)
     config = build_config(
         ViTConfig,
         path,
@@ -200,7 +213,8 @@ def _config(path, shapes, heads, activation, stated, notes, own_grid):
             rows, patch, reduction, stated.image_size, path, notes, own_grid
         ),
         num_classes=num_classes,
-        classifier=_classifier(path, shapes, has_token, stated.global_pool),
+        classifier=_classifier(path, shapes, has_token, registers, stated.global_pool),
+        register_tokens=registers,
         representation_size=representation_size,
         layer_scale=_layer_scale(shapes, stated.arguments),
         position_embedding="none" if rows is None else "learned_1d",
@@ -208,7 +222,7 @@ def _config(path, shapes, heads, activation, stated, notes, own_grid):
         layer_norm_epsilon=LAYER_NORM_EPSILON,
         stem=stem,
     )
-    return config, slot
+    return config, slots
 
 
 def _layer_scale(shapes, arguments):
@@ -218,24 +232,25 @@ def _layer_scale(shapes, arguments):
     return arguments.number("init_values", 1.0) or 1.0
 
 
-def _has_slot(rows, grid, is_stated, notes):
-    """Whether a table of `rows` rows has one for the class token; flexivit's tables have none.
+def _has_slots(rows, prefix, grid, is_stated, notes):
+    """Whether a table of `rows` rows has some for the prefix; those of flexivit have none.
 
     Args:
         rows: number of rows of the table.
+        prefix: number of tokens before the patches.
         grid: (rows, columns) of the patches, or None.
         is_stated: whether the file states the grid of the table.
         notes: list to which a sentence is added if the result is assumed.
     """
-    if is_stated or (grid is not None and rows - math.prod(grid) in (0, 1)):
+    if is_stated or (grid is not None and rows - math.prod(grid) in (0, prefix)):
         return rows != math.prod(grid)
-    slot = square_grid(rows) is None
-    if not slot:
+    slots = square_grid(rows) is None
+    if not slots:
         notes.append("the class token is assumed to have no position: the table's size is a square")
-    return slot
+    return slots
 
 
-def _classifier(path, shapes, has_token, stated):
+def _classifier(path, shapes, has_token, registers, stated):
     if stated is None:
         pooled = "map" if "attn_pool.latent" in shapes else "avg"
         stated = "token" if has_token else pooled
@@ -246,6 +261,8 @@ def _classifier(path, shapes, has_token, stated):
             f"{path} cannot be expressed in vit_tf: it has {token} and global_pool {stated!r}. "
             f"Expected 'token' with a class token, else one of {list(_POOLS.values())[1:]}."
         )
+    if registers and classifier == "unpooled":
+        raise ValueError(f"{path} cannot be expressed in vit_tf: its head reads the registers too.")
     return classifier
 
 
@@ -274,6 +291,8 @@ def _check_vit_writable(config):
             "timm has no tanh layer before the head (representation_size); create the model with "
             'representation_size=None and load the weights with head="reset"'
         )
+    if config.register_tokens and config.classifier == "unpooled":
+        raise cannot("its head would read the registers too (classifier='unpooled')")
     if config.stem and any(side % config.patch_size for side in config.feature_size):
         raise cannot(
             f"patches of {config.patch_size} must fill the feature map {config.feature_size}"
@@ -286,6 +305,7 @@ def _arguments(config):
     while int(width * ratio) < config.mlp_size:
         ratio = math.nextafter(ratio, math.inf)  # timm rounds the product down
     scale = {"init_values": config.layer_scale} if config.layer_scale else {}
+    registers = {"reg_tokens": config.register_tokens} if config.register_tokens else {}
     return {
         "img_size": list(config.image_size),
         "patch_size": config.patch_size,
@@ -293,7 +313,8 @@ def _arguments(config):
         "depth": config.layers,
         "num_heads": config.heads,
         "mlp_ratio": ratio,
-        "class_token": bool(config.num_prefix_tokens),
+        "class_token": config.has_class_token,
+        **registers,
         "global_pool": _POOLS[config.classifier],
         "fc_norm": False,
         **scale,

@@ -1,13 +1,15 @@
 """Tensors of timm's Vision Transformers and hybrids <-> published arrays; `D` is the width."""
 
-from vit_tf.checkpoints.published.vit import MAP_HEAD, SCALED_LAYERS
+from vit_tf.checkpoints.published.vit import MAP_HEAD, REGISTERS, SCALED_LAYERS
 from vit_tf.checkpoints.published.vit_positions import POSITIONS
 from vit_tf.checkpoints.rule import Rule
 from vit_tf.checkpoints.safetensors.rules import (
     convolution,
     linear,
     norm,
+    registers,
     renamed,
+    with_register_slots,
     without_class_slot,
 )
 from vit_tf.checkpoints.safetensors.timm.residual import kernel_shapes, standardized, units
@@ -15,21 +17,28 @@ from vit_tf.checkpoints.safetensors.timm.residual import kernel_shapes, standard
 BACKBONE = "patch_embed.backbone"
 
 
-def rules(config, class_slot=True) -> list[Rule]:
+def rules(config, slots=True) -> list[Rule]:
     """Rules for all tensors of a model.
 
     Args:
         config: a `ViTConfig`.
-        class_slot: whether the position table has a row for the class token, if the model has one.
+        slots: whether the position table has rows for the class token and registers, if there are
+            some.
     """
     width, channels = (config.hidden_size,), config.stem.channels if config.stem else 3
-    found = []
-    if config.num_prefix_tokens:
+    found, first, count = [], int(config.has_class_token), config.register_tokens
+    has_table = config.position_embedding != "none"
+    table = (1, first + config.grid[0] * config.grid[1], *width)
+    if first:
         found.append(renamed("cls_token", "cls", (1, 1, *width)))
-    if config.position_embedding != "none":
-        tokens = config.num_prefix_tokens + config.grid[0] * config.grid[1]
-        rule = renamed if class_slot or not config.num_prefix_tokens else without_class_slot
-        found.append(rule("pos_embed", POSITIONS, (1, tokens, *width)))
+    if count:
+        name = "pos_embed" if has_table and slots else None
+        found.append(registers("reg_token", REGISTERS, (1, count, *width), name, first))
+    if has_table and count and slots:
+        found.append(with_register_slots("pos_embed", POSITIONS, table, count, first))
+    elif has_table:
+        rule = without_class_slot if first and not slots else renamed
+        found.append(rule("pos_embed", POSITIONS, table))
     if config.stem:
         found += _stem(config.stem)
     kernel = (config.patch_size, config.patch_size, channels, *width)

@@ -1,7 +1,8 @@
-// GELU, x times the normal distribution function, of vectors. As in TensorFlow, infinity gives
-// infinity, and minus infinity gives NaN, its product with 0.
-#ifndef CUSTOM_OPS_CPU_SIMD_GELU_H_
-#define CUSTOM_OPS_CPU_SIMD_GELU_H_
+// Activations of vectors: GELU, x times the normal distribution function, and SiLU, x times the
+// logistic function. As in TensorFlow, infinity gives infinity, and minus infinity gives NaN, its
+// product with 0.
+#ifndef CUSTOM_OPS_CPU_SIMD_ACTIVATIONS_H_
+#define CUSTOM_OPS_CPU_SIMD_ACTIVATIONS_H_
 
 #include "custom_ops/cpu/simd/math.h"
 
@@ -19,15 +20,22 @@ VIT_INLINE Vector<float> reciprocal(Vector<float> x) {
 #endif
 }
 
-// The tanh form, x / (1 + exp(-2 sqrt(2 / pi) (x + 0.044715 x^3))).
-VIT_INLINE Vector<float> gelu_tanh(Vector<float> x) {
-  // -2 sqrt(2 / pi) / log(2), and that times 0.044715.
-  const Vector<float> exponent = x * (-2.3022081986f - 0.1029432397f * (x * x));
-  // From 2^126 on the reciprocal would not be a normal number; x is multiplied by 0 then.
+// x / (1 + 2^exponent). From 2^126 on the reciprocal would not be a normal number; x is multiplied
+// by 0 then.
+VIT_INLINE Vector<float> times_logistic(Vector<float> x, Vector<float> exponent) {
   const Vector<float> most = broadcast<float>(126.0f);
   const Vector<float> part = reciprocal(1.0f + exp2(exponent < most ? exponent : most));
   return x * (exponent > most ? Vector<float>{} : part);
 }
+
+// The tanh form, x / (1 + exp(-2 sqrt(2 / pi) (x + 0.044715 x^3))).
+VIT_INLINE Vector<float> gelu_tanh(Vector<float> x) {
+  // -2 sqrt(2 / pi) / log(2), and that times 0.044715.
+  return times_logistic(x, x * (-2.3022081986f - 0.1029432397f * (x * x)));
+}
+
+// x / (1 + exp(-x)).
+VIT_INLINE Vector<float> silu(Vector<float> x) { return times_logistic(x, x * -1.4426950409f); }
 
 // Minimax for log2(erfc(z) exp(z^2) / t) in t = 1 / (1 + z / 2), for z from 0 to 7: the relative
 // error of erfc is 9e-8. Beyond 7, erfc is below 1e-22.
@@ -49,4 +57,4 @@ VIT_INLINE Vector<float> gelu_erf(Vector<float> x) {
 }  // namespace VIT_ISA
 }  // namespace vit
 
-#endif  // CUSTOM_OPS_CPU_SIMD_GELU_H_
+#endif  // CUSTOM_OPS_CPU_SIMD_ACTIVATIONS_H_

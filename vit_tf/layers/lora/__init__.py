@@ -1,0 +1,1 @@
+"""What makes training through low-rank adapters (LoRA) cheap: dense layers and activations."""

@@ -1,0 +1,41 @@
+"""Forms of GELU for training that keep one tensor, their derivative, for the gradient.
+
+TensorFlow keeps the inputs of each operation: six tensors of the hidden width for the tanh form. A
+block whose dense layers are frozen needs none of them for its kernels, so that these would be most
+of the memory of a step.
+"""
+
+import math
+
+import tensorflow as tf
+
+_C1, _C2 = 0.7978845608028654, 0.035677408136300125  # As in `encoder.gelu_tanh`.
+
+
+def gelu_tanh(x):
+    """The same number as `encoder.gelu_tanh`."""
+
+    @tf.custom_gradient
+    def activated(x):
+        cubic = _C2 * x * x
+        tanh = tf.tanh(x * (_C1 + cubic))
+        share = 0.5 + 0.5 * tanh
+        slope = share + (0.5 * x) * (1.0 - tanh * tanh) * (_C1 + 3.0 * cubic)
+        return x * share, lambda upstream: upstream * slope
+
+    return activated(x)
+
+
+def gelu_erf(x):
+    """The same number as `encoder.gelu_erf`, up to rounding."""
+
+    @tf.custom_gradient
+    def activated(x):
+        share = 0.5 * (1.0 + tf.math.erf(x * math.sqrt(0.5)))
+        slope = share + x * (tf.exp(-0.5 * x * x) / math.sqrt(2 * math.pi))
+        return x * share, lambda upstream: upstream * slope
+
+    return activated(x)
+
+
+KEPT_SLOPE = {"gelu_tanh": gelu_tanh, "gelu_erf": gelu_erf}
