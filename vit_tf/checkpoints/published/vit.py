@@ -314,11 +314,10 @@ def _attention(layer, prefix, width, heads):
 def _joined(variable, keys, shape):
     """A variable whose last axis joins published arrays of one shape."""
     of_part = *variable.shape[:-1], variable.shape[-1] // len(keys)
-    shapes: dict[str, tuple[int, ...]] = dict.fromkeys(keys, shape)
     return Rule(
         variable.path,
         tuple(variable.shape),
-        shapes,
+        {key: tuple(shape) for key in keys},
         to_arrays=lambda value: [
             part.reshape(shape) for part in np.split(value, len(keys), axis=-1)
         ],
