@@ -2,7 +2,7 @@
 
 The file has the names and the layout that PEFT gives to adapters of timm's models: of each layer
 `lora_A.weight` `[rank, inputs]` and `lora_B.weight` `[outputs, rank]`, the transposes of our A and
-B. The other trained weights, such as those of the head, have their published keys. The sidecar has
+B. The other trained weights, the head and the positions have their published keys. The sidecar has
 configuration, preprocessing and classes, as that of an `.npz` file.
 """
 
@@ -12,6 +12,7 @@ import math
 
 import numpy as np
 
+from vit_tf.checkpoints.published.vit import HEAD_PREFIXES
 from vit_tf.checkpoints.rule import variables_by_path
 from vit_tf.checkpoints.safetensors.safetensors_file import SafetensorsFile, write_safetensors
 from vit_tf.checkpoints.shapes import summarize
@@ -44,13 +45,13 @@ def save_adapters(model, path, preprocessing, classes) -> None:
         tensors[_PREFIX + name + _B] = np.asarray(layer.lora_kernel_b.value).T
     variables, weights = variables_by_path(model), model_weights(model)
     for rule in published_rules(model):
-        if variables[rule.name].trainable:
+        if variables[rule.name].trainable or any(map(_is_of_run, rule.shapes)):
             tensors |= {key: weights.read(key) for key in rule.shapes}
     first = next(iter(layers.values()))
     metadata = {
         "lora_rank": str(first.lora_rank),
         "lora_alpha": repr(float(first.lora_alpha)),
-        "backbone": _digest(model, layers),
+        "backbone": _digest(model, tensors),
     }
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
     write_safetensors(path, shapes, tensors.__getitem__, metadata)
@@ -125,7 +126,7 @@ def _merge(file, model, scale):
             f"{summarize(sorted(wrong)) if names else 'those of adapters'}. {_ADVICE}."
         )
     file.check_readable(given)
-    if _digest(model, chosen) != file.metadata["backbone"]:
+    if _digest(model, given) != file.metadata["backbone"]:
         raise ValueError(
             f"{file.path} was trained in another backbone of the same sizes: the frozen weights of "
             "the model differ. Name the model that the run was started from (its init_from)."
@@ -139,12 +140,21 @@ def _merge(file, model, scale):
         layer.kernel.assign(np.asarray(layer.kernel.value) + np.float32(scale) * (a @ b))
 
 
-def _digest(model, layers):
-    """SHA-256 of frozen kernels, by which adapters know their backbone.
+def _is_of_run(key):
+    """Whether an array of this key is that of the run, and not the backbone's, also if frozen.
 
-    They are those of the patches, which depend on the preprocessing, and of `layers` by name.
+    Heads may be reset, and positions are resized for the images of the run.
     """
-    digest = hashlib.sha256()
-    for layer in (model.patch_embedding, *(layers[name] for name in sorted(layers))):
-        digest.update(np.asarray(layer.kernel.value, "<f4").tobytes())
+    return key.startswith(HEAD_PREFIXES) or "/posembed_input/" in key
+
+
+def _digest(model, stored):
+    """SHA-256 of the weights whose keys are not in `stored`, by which adapters know their backbone.
+
+    Adapters that the model has are left out.
+    """
+    digest, variables = hashlib.sha256(), variables_by_path(model)
+    for rule in published_rules(model):
+        if not rule.shapes.keys() & stored.keys():
+            digest.update(np.asarray(variables[rule.name].value, "<f4").tobytes())
     return digest.hexdigest()

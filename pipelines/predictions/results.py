@@ -54,7 +54,7 @@ def find_classifier(path, weights="final", label_file=None, opening=AS_TRAINED):
     if model.head is None:
         raise UserError(
             f"{source.name} has no head (num_classes=0), so it predicts no classes. predict "
-            "--embed FILE.npy writes its features."
+            "--embed FILE.npy writes the features of a model that is not exported."
         )
     classify = make_signatures(model, preprocessing, classes)[SIGNATURE]
     return classify, list(classes.names(model.config.num_classes))

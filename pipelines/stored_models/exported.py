@@ -183,6 +183,11 @@ class RuntimeFile(StoredModel):
                 f"--fused is for models that are not exported, but {self.name} is an export. Leave "
                 "--fused out."
             )
+        if opening.adapters is not None:
+            raise UserError(
+                f"--adapter is for models that are not exported, but {self.name} is an export. "
+                "Name the model that it was exported from, and export the run of the adapter."
+            )
         return super().open_model(opening)
 
     def _prepared_otherwise(self, opened, fields):

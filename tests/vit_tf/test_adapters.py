@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import load_file, safe_open, save_file
 
 import vit_tf
-from tests.vit_tf import tiny
+from tests.vit_tf import numpy_vit, tiny
 from vit_tf.adapters import load_adapters, save_adapters
 from vit_tf.config.lora import Lora
 from vit_tf.models.lora import adapted, add_adapters
@@ -53,6 +53,7 @@ def test_the_safetensors_package_reads_them(file):
     start = "base_model.model.blocks.1.attn"
     layers = {"qkv": model.blocks[1].attention.qkv, "proj": model.blocks[1].attention.out}
     expected = {"head/kernel": model.head.kernel, "head/bias": model.head.bias}
+    expected[numpy_vit.POSITIONS] = np.array(model.position_embedding.table)[None]
     for name, layer in layers.items():
         expected[f"{start}.{name}.lora_A.weight"] = np.transpose(layer.lora_kernel_a)
         expected[f"{start}.{name}.lora_B.weight"] = np.transpose(layer.lora_kernel_b)
@@ -72,6 +73,17 @@ def test_the_model_is_the_trained_one(file, tmp_path):
     np.testing.assert_array_equal(model(tiny.images()), expected)
     assert classes == CLASSES and preprocessing.exif == "ignore"
     assert np.abs(expected - np.array(trained()(tiny.images()))).max() < 1e-5
+
+
+def test_a_head_and_positions_of_the_run_are_in_the_file(file, tmp_path):
+    """Also if they are frozen: positions for other images, and a head that was reset."""
+    model = trained()
+    model.position_embedding.table.assign(2 * model.position_embedding.table.value)
+    model.head.trainable = False
+    path = tmp_path / "a.safetensors"
+    save_adapters(model, path, vit_tf.Preprocessing(image_size=SIZE), CLASSES)
+    received = load_adapters(backbone(), path).model(tiny.images())
+    np.testing.assert_allclose(received, model(tiny.images()), atol=1e-5)
 
 
 def changed(file, folder, tensors=(), metadata=(), sidecar=()):
@@ -114,8 +126,10 @@ def test_other_files(file, tmp_path):
     vit_tf.save_safetensors(tiny.shared(), tmp_path / "model", "timm")
     with pytest.raises(ValueError, match="holds no adapters"):
         load_adapters(backbone(), tmp_path / "model" / "model.safetensors")
-    other = backbone()._replace(model=tiny.model(seed=1))
+    # One number that no adapter is beside.
+    other = tiny.model()
+    other.blocks[0].norm_mlp.beta.assign(other.blocks[0].norm_mlp.beta.value + 1e-3)
     with pytest.raises(ValueError, match="another backbone of the same sizes.*init_from"):
-        load_adapters(other, file)
+        load_adapters(backbone()._replace(model=other), file)
     with pytest.raises(ValueError, match="does not fit the model"):
         load_adapters(backbone()._replace(model=tiny.shared(hidden_size=24)), file)

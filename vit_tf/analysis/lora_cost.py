@@ -104,10 +104,11 @@ def _saved(config, names, tokens, size):
 def _layers(config, lora):
     """Inputs and outputs of the layers of a block that have adapters, by name."""
     width, hidden = config.hidden_size, config.mlp_size
+    wide = hidden * (2 if config.activation == "swiglu" else 1)
     of_target = {
         "qkv": {"qkv": (width, 3 * width)},
         "projection": {"out": (width, width)},
-        "mlp": {"dense_0": (width, hidden), "dense_1": (hidden, width)},
+        "mlp": {"dense_0": (width, wide), "dense_1": (hidden, width)},
     }
     return {name: sizes for target in lora.targets for name, sizes in of_target[target].items()}
 

@@ -17,10 +17,12 @@ def gelu_tanh(x):
 
     @tf.custom_gradient
     def activated(x):
-        cubic = _C2 * x * x
-        tanh = tf.tanh(x * (_C1 + cubic))
+        # Beyond 16 tanh is 1; in float16 the cube would overflow, and 0 times it is no number.
+        near = tf.clip_by_value(x, -16.0, 16.0)
+        cubic = _C2 * near * near
+        tanh = tf.tanh(near * (_C1 + cubic))
         share = 0.5 + 0.5 * tanh
-        slope = share + (0.5 * x) * (1.0 - tanh * tanh) * (_C1 + 3.0 * cubic)
+        slope = share + (0.5 * near) * (1.0 - tanh * tanh) * (_C1 + 3.0 * cubic)
         return x * share, lambda upstream: upstream * slope
 
     return activated(x)
