@@ -186,7 +186,7 @@ class RuntimeFile(StoredModel):
         if opening.adapters is not None:
             raise UserError(
                 f"--adapter is for models that are not exported, but {self.name} is an export. "
-                "Name the model that it was exported from, and export the run of the adapter."
+                "Name the model that it was exported from."
             )
         return super().open_model(opening)
 
