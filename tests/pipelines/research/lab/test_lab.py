@@ -252,3 +252,4 @@ def _older(value):
 
 
 _NEW = ("shard_optimizer", "registration", "choices")
+_NEW += ("lora_rank", "lora_alpha", "lora_targets", "lora_blocks")
