@@ -171,7 +171,7 @@ soak: setup  ## 20 minutes of training, to check that memory and open files do n
 
 peers:  ## create .venv-peers with other systems, for `make bench`, `bench-peers` and `test-peers`
 	@python3 -m venv .venv-peers && .venv-peers/bin/python -m pip install \
-	  torch numpy transformers timm safetensors \
+	  torch numpy transformers==5.24.0 timm==1.0.31 safetensors \
 	  openvino onnxruntime onnx onnxscript keras-hub 'tensorflow>=2.20,<2.21'
 
 # Only if it is missing. `make peers` updates it.

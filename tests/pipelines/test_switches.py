@@ -25,14 +25,13 @@ POSITIONS = {
         "model.position_injection=every_layer_shared",
         "model.position_embedding=learned_2d",
     ],
+    "rotary_2d": [
+        "model.position_embedding=rotary_2d",
+        "model.qk_norm=true",
+        "model.key_bias=false",
+        "model.activation=swiglu",
+    ],
 }
-# Not positions alone: the later blocks of docs/paper.md D.6.
-POSITIONS["later_blocks"] = [
-    "model.position_embedding=rotary_2d",
-    "model.qk_norm=true",
-    "model.key_bias=false",
-    "model.activation=swiglu",
-]
 LAYERS = {
     **{kind: f"model.spatial={kind}" for kind in SPATIAL[1:]},
     "squeeze_excite": "model.squeeze_excite=true",

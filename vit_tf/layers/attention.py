@@ -139,7 +139,8 @@ class MultiHeadAttention(keras.layers.Layer):
             both = tf.stack([self.norm_query(query), self.norm_key(key)], axis=-3)
         if self.rotary:
             *own, base = self.rotary
-            both = rotate(both, rotary_table(grid or own, width // self.heads, base))
+            table = rotary_table(tuple(grid or own), width // self.heads, base)
+            both = rotate(both, table)
         return tf.concat([tf.reshape(both, shape), value], axis=-1)
 
     def call(self, tokens, training=False, taps=(), grid=None):

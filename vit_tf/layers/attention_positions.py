@@ -3,6 +3,7 @@
 Shapes: `B` images, `T` tokens, `P` patches, `H` heads, `D` width, `d = D / H`.
 """
 
+import functools
 import math
 
 import keras
@@ -71,6 +72,7 @@ class RelativeLogits(keras.layers.Layer):
         return super().get_config() | {"heads": self.heads}
 
 
+@functools.lru_cache(maxsize=16)
 def rotary_table(grid, size, base):
     """The cosines and sines of the angles of each patch (Simeoni et al., 2025, DINOv3).
 
@@ -84,13 +86,16 @@ def rotary_table(grid, size, base):
         base: the period that would follow the last one.
 
     Returns:
-        float32 `[P, 2, d / 2]`: cosines, then sines; the angles of the row are the first half.
+        float32 `[P, 2, d / 2]`: cosines, then sines; the angles of the row are the first half. All
+        blocks of a model share the array.
     """
     periods = base ** (np.arange(size // 4) / (size // 4))
     centers = [(np.arange(sides) + 0.5) / sides * 2 - 1 for sides in grid]
     at = np.stack(np.meshgrid(*centers, indexing="ij"), axis=-1).reshape(-1, 2, 1)
     angles = (2 * math.pi * at / periods).reshape(-1, size // 2)
-    return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+    table = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+    table.flags.writeable = False
+    return table
 
 
 def rotate(x, table):

@@ -105,7 +105,7 @@ class TokenClassifier:
     def _split(self, tokens):
         """The `ImageFeatures` of tokens `[B, T, D]`, in an axial model `[B, rows, columns, D]`."""
         prefix = self.num_prefix_tokens
-        first = int(self.config.classifier == "token" and not self.config.axial)
+        first = int(self.config.has_class_token)
         return ImageFeatures(
             class_token=tokens[:, 0] if first else None,
             registers=tokens[:, first:prefix] if first < prefix else None,

@@ -88,7 +88,7 @@ class PackedModel(TokenClassifier):
         self._rotary = None
         if config.rotary:
             *grid, base = config.rotary
-            table = rotary_table(grid, config.hidden_size // config.heads, base)
+            table = rotary_table(tuple(grid), config.hidden_size // config.heads, base)
             self._rotary = constant(table, "float32")
         blocks = iter(blocks)
         self._plans = [

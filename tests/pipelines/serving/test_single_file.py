@@ -270,6 +270,8 @@ def test_other_commands_name_the_ones_that_take_files(exported, command):
     assert_user_error(done, "model.onnx is an export, which only pipelines.predict and")
     done = command("predict", "--model", path, "--fused")
     assert_user_error(done, "--fused is for models that are not exported")
+    done = command("predict", "--model", path, "--adapter", "a.safetensors")
+    assert_user_error(done, "--adapter is for models that are not exported")
 
 
 def spoiled(exported, folder, name):

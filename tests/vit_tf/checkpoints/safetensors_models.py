@@ -87,3 +87,16 @@ def change(path, **values):
     settings = json.loads(path.read_text()) | values
     kept = {key: value for key, value in settings.items() if value is not None}
     path.write_text(json.dumps(kept))
+
+
+def random_parts():
+    """Two functions: a random tensor of a shape, and weight and bias of a layer, by name."""
+    rng = np.random.default_rng(0)
+
+    def tensor(*shape, center=0.0):
+        return np.float32(center + 0.3 * rng.normal(size=shape))
+
+    def layer(name, *shape, center=0.0):
+        return {f"{name}.weight": tensor(*shape, center=center), f"{name}.bias": tensor(shape[0])}
+
+    return tensor, layer

@@ -45,14 +45,7 @@ NEW_NAMES = {
 
 def random_tensors(registers=0, is_gated=False):
     """Tensors with the names of published files."""
-    rng = np.random.default_rng(0)
-
-    def tensor(*shape, center=0.0):
-        return np.float32(center + 0.3 * rng.normal(size=shape))
-
-    def layer(name, *shape, center=0.0):
-        return {f"{name}.weight": tensor(*shape, center=center), f"{name}.bias": tensor(shape[0])}
-
+    tensor, layer = safetensors_models.random_parts()
     found = {
         "embeddings.cls_token": tensor(1, 1, WIDTH),
         "embeddings.mask_token": tensor(1, WIDTH),
@@ -207,14 +200,14 @@ def test_a_folder_without_settings_is_read_as_published(tmp_path):
     ("changes", "tensor", "reason"),
     [
         ({"model_type": "dinov2_with_registers"}, None, "model_type is 'dinov2_with_registers'"),
-        ({"use_swiglu_ffn": True}, None, "use_swiglu_ffn is True. Expected False"),
+        ({"use_swiglu_ffn": True}, None, "use_swiglu_ffn is True. Expected false"),
         ({"image_size": [20, 28]}, None, "image_size is .20, 28.. Expected a square"),
         ({"image_size": 24}, None, "25 patch positions, and images of 24 x 24 have 6 x 6"),
         ({"layerscale_value": 0}, None, "layerscale_value is 0. Expected a number above 0"),
         ({"hidden_size": 24}, None, "hidden_size is 24. Expected 12"),
         ({}, REGISTERS, "model_type is 'dinov2'. Expected 'dinov2_with_registers'"),
         ({}, "encoder.layer.0.mlp.gate_proj.weight", "gated MLP has the names .* in memory"),
-        ({}, "encoder.layer.0.mlp.weights_in.weight", "use_swiglu_ffn is None. Expected True"),
+        ({}, "encoder.layer.0.mlp.weights_in.weight", "use_swiglu_ffn is None. Expected true"),
         ({}, "classifier.weight", "class token and the mean of the patches"),
     ],
 )

@@ -7,6 +7,7 @@ import pytest
 
 import vit_tf
 from tests.vit_tf import numpy_vit, tiny
+from tests.vit_tf.checkpoints import safetensors_models
 from vit_tf.checkpoints.safetensors.safetensors_file import write_safetensors
 
 LAYERS, WIDTH, HIDDEN, HEADS, PATCH, SIDE = 2, 12, 20, 3, 4, 3
@@ -29,14 +30,7 @@ PROCESSOR = {
 
 def random_tensors():
     """Tensors with the names of published files, without `vision_model.`."""
-    rng = np.random.default_rng(0)
-
-    def tensor(*shape, center=0.0):
-        return np.float32(center + 0.3 * rng.normal(size=shape))
-
-    def layer(name, *shape, center=0.0):
-        return {f"{name}.weight": tensor(*shape, center=center), f"{name}.bias": tensor(shape[0])}
-
+    tensor, layer = safetensors_models.random_parts()
     found = {
         "embeddings.position_embedding.weight": tensor(SIDE**2, WIDTH),
         **layer("embeddings.patch_embedding", WIDTH, 3, PATCH, PATCH),

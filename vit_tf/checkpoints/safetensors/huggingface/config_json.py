@@ -187,8 +187,18 @@ def transformer_json(config) -> dict:
     }
 
 
-def preprocessor_json(preprocessing, notes) -> dict:
-    """The contents of `preprocessor_config.json`; adds a sentence to `notes` for each loss."""
+def files(settings, preprocessing, notes) -> dict[str, dict]:
+    """The JSON files of a folder by name, with `settings` as `config.json`.
+
+    Adds a sentence to `notes` for each setting of the preprocessing that is lost.
+    """
+    return {
+        "config.json": settings,
+        "preprocessor_config.json": _preprocessor_json(preprocessing, notes),
+    }
+
+
+def _preprocessor_json(preprocessing, notes):
     height, width = preprocessing.image_size
     side = preprocessing.resize_to
     common = {

@@ -1,6 +1,6 @@
 """Tensors of Hugging Face's DINOv2 backbones (`model_type` dinov2) <-> published arrays.
 
-Checked against `Dinov2Model` of transformers 5.23.0. Its features are those of a model without a
+Checked against `Dinov2Model` of transformers 5.24.0. Its features are those of a model without a
 head. The table of positions of published files is for other images than their processor makes, and
 is resized, as there: bicubic, without antialiasing. `dinov2_with_registers.py` has the models with
 register tokens.
@@ -81,7 +81,7 @@ def read(path, shapes, folder, own_grid, kind=_PLAIN) -> ReadRules:
     shapes = {name: shapes[alias] for name, alias in aliases.items()}
     infer_config.check_tensor_names(path, shapes, _INEXPRESSIBLE_TENSORS)
     if settings and settings.flag("use_swiglu_ffn", False) != _is_gated(shapes):
-        raise settings.error("use_swiglu_ffn", f"{_is_gated(shapes)}, as in the tensors")
+        raise settings.error("use_swiglu_ffn", f"{_is_gated(shapes)}, as in the tensors".lower())
     if settings is None:
         notes.append(f"there is no config.json: erf GELU and epsilon {_EPSILON}, as published")
     processor = read_json_object(os.path.join(folder, "preprocessor_config.json"))
@@ -148,10 +148,7 @@ def write(config, preprocessing, classes, kind=_PLAIN) -> WriteRules:
         "use_mask_token": False,
         **registers,
     }
-    files = {
-        "config.json": settings,
-        "preprocessor_config.json": config_json.preprocessor_json(preprocessing, notes),
-    }
+    files = config_json.files(settings, preprocessing, notes)
     rules = _rules(config)
     if kind.has_registers:  # This class always has one; `use_mask_token` is of the other.
         rules.append(renamed(MASK, MASK, (1, config.hidden_size)))

@@ -1,6 +1,6 @@
 """Tensors of Hugging Face's DINOv2 with register tokens <-> published arrays.
 
-Checked against `Dinov2WithRegistersModel` of transformers 5.23.0. It differs from `dinov2.py` by
+Checked against `Dinov2WithRegistersModel` of transformers 5.24.0. It differs from `dinov2.py` by
 the register tokens, which have no positions, and by the resize of the positions: bicubic, with
 antialiasing.
 """

@@ -116,10 +116,7 @@ def write(config, preprocessing, classes) -> WriteRules:
         **_BIASES,
     }
     notes = []
-    files = {
-        "config.json": settings,
-        "preprocessor_config.json": config_json.preprocessor_json(preprocessing, notes),
-    }
+    files = config_json.files(settings, preprocessing, notes)
     # The class always has both, also without registers.
     shapes = {MASK: (1, 1, config.hidden_size)}
     if not config.register_tokens:

@@ -1,6 +1,6 @@
 """Tensors of Hugging Face's SigLIP image encoders <-> published arrays.
 
-Checked against `SiglipVisionModel` of transformers 5.23.0; the published SigLIP 2 models of one
+Checked against `SiglipVisionModel` of transformers 5.24.0; the published SigLIP 2 models of one
 resolution are of the same class. Their result is that of the attention pooling ("map"). A file of a
 whole SigLIP model is read without its text encoder.
 """
@@ -105,10 +105,7 @@ def write(config, preprocessing, classes) -> WriteRules:
         "model_type": "siglip_vision_model",
         "intermediate_size": config.mlp_size,
     }
-    files = {
-        "config.json": settings,
-        "preprocessor_config.json": config_json.preprocessor_json(preprocessing, notes),
-    }
+    files = config_json.files(settings, preprocessing, notes)
     return WriteRules(_rules(config), files, notes, extra)
 
 

@@ -156,10 +156,7 @@ def write(config, preprocessing, classes) -> WriteRules:
         )
     notes = []
     extra = infer_config.written_positions(config, notes)
-    files = {
-        "config.json": config_json.model_json(config, classes),
-        "preprocessor_config.json": config_json.preprocessor_json(preprocessing, notes),
-    }
+    files = config_json.files(config_json.model_json(config, classes), preprocessing, notes)
     prefix = "vit." if config.num_classes else ""
     return WriteRules(rules(config, prefix), files, notes, extra)
 
