@@ -18,8 +18,10 @@ KINDS = [
     {"classifier": "map", "position_injection": "every_layer"},
     {"classifier": "gap", "position_injection": "every_layer_shared"},
     {"classifier": "unpooled", "representation_size": 8},
-    {"axial": True, "position_embedding": "learned_2d"},
+    {"register_tokens": 2, "position_embedding": "rotary_2d", "activation": "swiglu"},
+    {"register_tokens": 3, "classifier": "gap"},
 ]
+AXIAL = {"axial": True, "position_embedding": "learned_2d"}
 
 
 def loaded(model):
@@ -43,37 +45,40 @@ def expected(model, count, pictures):
         numpy_vit.embed(params, images),
         config.heads,
         config.classifier,
-        gelu=getattr(numpy_vit, config.activation),
         grid=config.grid,
-        injection=config.position_injection,
+        **numpy_vit.options_of(config),
     )
     return tokens
 
 
-def assert_tokens(features, tokens, has_class, rtol=1e-4):
-    prefix = int(has_class)
+def assert_tokens(features, tokens, config, rtol=1e-4):
+    has_class = config.classifier == "token" and not config.axial
+    prefix = has_class + config.register_tokens
     parts = [features.patches.reshape(len(tokens), -1, tokens.shape[-1])]
+    if config.register_tokens:
+        parts.insert(0, features.registers)
     if has_class:
         parts.insert(0, features.class_token[:, None])
-    assert (features.class_token is not None) == has_class and features.registers is None
+    assert (features.class_token is not None) == has_class
+    assert (features.registers is not None) == (config.register_tokens > 0)
     assert features.patches.shape[:3] == (len(tokens), 2, 3) and tokens.shape[1] == 6 + prefix
     assert all(part.dtype == np.float32 for part in parts)
     limit = rtol * np.abs(tokens).max()
     np.testing.assert_allclose(np.concatenate(parts, axis=1), tokens, rtol=0, atol=limit)
 
 
-@pytest.mark.parametrize("fields", KINDS, ids=str)
-@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(
+    ("fields", "packed"),
+    [(fields, packed) for fields in KINDS for packed in (False, True)] + [(AXIAL, False)],
+    ids=str,
+)
 def test_tokens_behind_each_layer(fields, packed):
     model = tiny.shared(seed=3, **fields)
-    has_class = model.config.classifier == "token" and not model.config.axial
-    if packed and model.why_not_packed():
-        pytest.skip(model.why_not_packed())
     found = loaded(vit_tf.pack_model(model) if packed else model)
-    assert_tokens(found.features(PICTURES), expected(model, 2, PICTURES), has_class)
+    assert_tokens(found.features(PICTURES), expected(model, 2, PICTURES), model.config)
     last, first, again = found.features(PICTURES, layers=(-1, 0, 1))
-    assert_tokens(first, expected(model, 1, PICTURES), has_class)
-    assert_tokens(last, expected(model, 2, PICTURES), has_class)
+    assert_tokens(first, expected(model, 1, PICTURES), model.config)
+    assert_tokens(last, expected(model, 2, PICTURES), model.config)
     np.testing.assert_array_equal(last.patches, again.patches)
 
 
@@ -103,8 +108,8 @@ def test_the_class_token_is_what_the_head_reads():
 def test_more_images_than_one_call_of_the_model():
     """A batch of arrays, and the file of one of them."""
     images = tiny.images(35, size=(18, 20), dtype="uint8")
-    found = loaded(tiny.shared(seed=3)).features(images)
-    assert_tokens(found, expected(tiny.shared(seed=3), 2, images), True)
+    model = tiny.shared(seed=3)
+    assert_tokens(loaded(model).features(images), expected(model, 2, images), model.config)
 
 
 def test_files(tmp_path):
