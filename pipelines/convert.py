@@ -4,7 +4,7 @@ import typing
 
 from absl import flags
 
-from pipelines.cli import command, shared_flags
+from pipelines.cli import command, model_flags
 from pipelines.config.names import Layout
 
 DESCRIPTION = """Converts a model between formats, opens the result again and compares: number of
@@ -36,7 +36,7 @@ def define(values):
     )
     flags.DEFINE_bool("check", False, "Compare SRC and DST; write nothing.", flag_values=values)
     flags.DEFINE_bool("overwrite", False, "Replace DST if it exists.", flag_values=values)
-    shared_flags.define_weights(values)
+    model_flags.define_weights(values)
 
 
 def main(values, arguments):

@@ -5,7 +5,7 @@ import os
 
 from absl import flags
 
-from pipelines.cli import command, request, shared_flags
+from pipelines.cli import command, model_flags, shared_flags
 
 DESCRIPTION = """Finds the images of a training set (--reference) that are near-duplicates of images
 of test sets (--query, repeated): by 64-bit perceptual hashes of each image, of its mirror image and
@@ -47,11 +47,11 @@ def define(values):
     flags.DEFINE_string(
         "model",
         None,
-        f"The model of the embeddings: {shared_flags.MODEL_KINDS}. By default only hashes are "
+        f"The model of the embeddings: {model_flags.MODEL_KINDS}. By default only hashes are "
         "compared.",
         **own,
     )
-    shared_flags.define_weights(values)
+    model_flags.define_weights(values)
     flags.DEFINE_float(
         "min_cosine",
         0.9,
@@ -82,7 +82,7 @@ def main(values, arguments):
         raise UserError("--model is empty. Name a model, or leave the flag out.")
     if values.model is None:
         shared_flags.require(values, "model", ["min_cosine"])
-    engine = request.engine(values)
+    engine = shared_flags.engine(values)
     output = values.output or os.path.join("runs", "dedup")
     near_duplicates.check_output(output)
     settings = near_duplicates.Settings(

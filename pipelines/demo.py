@@ -2,7 +2,7 @@
 
 import os
 
-from pipelines.cli import command, request, shared_flags
+from pipelines.cli import command, request
 from pipelines.distribution import onednn
 from pipelines.errors import UserError
 from pipelines.runs import manifest
@@ -17,7 +17,7 @@ example: python -m pipelines.demo --workdir runs/demo
 """
 LOGS_TO = "stdout"
 
-SHARED_FLAGS = ("workdir", "set", *shared_flags.DEVICE_FLAGS)
+SHARED_FLAGS = ("workdir", "set", *request.DEVICE_FLAGS)
 
 
 def main(values, arguments):

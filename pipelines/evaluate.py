@@ -5,7 +5,7 @@ import typing
 
 from absl import flags
 
-from pipelines.cli import command, request, shared_flags
+from pipelines.cli import command, model_flags, request, shared_flags
 from pipelines.config.data import NAMING_FIELDS, Data
 from pipelines.config.names import Benchmark
 from pipelines.distribution.group import current_group
@@ -38,8 +38,8 @@ FIELDS = (*_DATA_FIELDS, *(f"data.{name}" for name in Data().preprocessing_field
 
 
 def define(values):
-    shared_flags.define_model(values, f"{shared_flags.MODEL_KINDS}, or LiteRT or ONNX export")
-    shared_flags.define_fused(values)
+    model_flags.define_model(values, f"{model_flags.MODEL_KINDS}, or LiteRT or ONNX export")
+    model_flags.define_fused(values)
     shared_flags.define_json(values)
     flags.DEFINE_enum(
         "benchmark",
@@ -81,9 +81,9 @@ def main(values, arguments):
     if values.benchmark:
         own = f"benchmark={values.benchmark}"
         shared_flags.refuse(values, own, ("report", "label_map"), "it has its own protocol")
-    path, weights = request.model_path_and_weights(values)
+    path, weights = model_flags.model_path_and_weights(values)
     source = model_source.find(path, weights, values.labels, model_source.RUNTIME_FILES)
-    opening = request.opening(values)
+    opening = model_flags.opening(values)
     fields = _DATA_FIELDS if source.has_preprocessing() else FIELDS
     if values.benchmark:
         fields = tuple(name for name in fields if name != "data.exif")  # It turns no image.

@@ -5,7 +5,7 @@ import typing
 
 from absl import flags
 
-from pipelines.cli import command, request, shared_flags
+from pipelines.cli import command, model_flags, request, shared_flags
 from pipelines.config.names import PRECISIONS, ExportForm, FileForm, Quantization
 from pipelines.errors import UserError
 
@@ -39,7 +39,7 @@ _LOADER_USAGE = """\
 
 
 def define(values):
-    shared_flags.define_model(values)
+    model_flags.define_model(values)
     shared_flags.define_output(values, "Directory of what is written; by default runs/export.")
     flags.DEFINE_enum(
         "format",
@@ -98,7 +98,7 @@ def main(values, arguments):
     _check_flags(values)
     from pipelines.stored_models import model_source
 
-    source = model_source.find(*request.model_path_and_weights(values), values.labels)
+    source = model_source.find(*model_flags.model_path_and_weights(values), values.labels)
     if values.format in _FILE_FORMS:
         print(_export_file(values, source, output))
     else:

@@ -4,7 +4,7 @@ import os
 
 from absl import flags
 
-from pipelines.cli import command, request, shared_flags
+from pipelines.cli import command, model_flags, request, shared_flags
 from pipelines.config.data import NAMING_FIELDS, Data
 from pipelines.errors import UserError
 
@@ -33,7 +33,7 @@ FIELDS = (*_DATA_FIELDS, *(f"data.{name}" for name in Data().preprocessing_field
 
 def define(values):
     own = {"flag_values": values}
-    shared_flags.define_model(values, labels=False)
+    model_flags.define_model(values, labels=False)
     flags.DEFINE_string("shots", "1,5,10,25", "Training images of each class: numbers.", **own)
     flags.DEFINE_string(
         "l2",
@@ -70,7 +70,7 @@ def main(values, arguments):
     from pipelines.stored_models import model_source
     from pipelines.stored_models.stored_model import Opening
 
-    source = model_source.find(*request.model_path_and_weights(values))
+    source = model_source.find(*model_flags.model_path_and_weights(values))
     fields = _DATA_FIELDS if source.has_preprocessing() else FIELDS
     reason = f"only the features of {source.name} are evaluated"
     experiment = request.experiment(values, source.workdir, fields, reason)

@@ -2,7 +2,7 @@
 
 from absl import flags
 
-from pipelines.cli import command, request, shared_flags
+from pipelines.cli import command, model_flags, request
 from pipelines.distribution import onednn
 from pipelines.runs import manifest
 
@@ -20,12 +20,12 @@ def define(values):
     flags.DEFINE_string(
         "init_from",
         None,
-        f"{shared_flags.MODEL_KINDS}; by default init_from of the recipe, else the model shipped "
+        f"{model_flags.MODEL_KINDS}; by default init_from of the recipe, else the model shipped "
         "with the package, which photos do not take.",
         flag_values=values,
     )
-    shared_flags.define_weights(values, default=None)
-    shared_flags.define_training(values)
+    model_flags.define_weights(values, default=None)
+    request.define_training(values)
 
 
 def main(values, arguments):

@@ -12,7 +12,7 @@ if __name__ == "inspect":
 else:
     from absl import flags
 
-    from pipelines.cli import command, request, shared_flags
+    from pipelines.cli import command, model_flags, request, shared_flags
     from pipelines.config.data import NAMING_FIELDS
 
     # The fields of an experiment that this command uses.
@@ -40,11 +40,11 @@ def define(values):
     flags.DEFINE_multi_string(
         "model",
         [],
-        f"{shared_flags.MODEL_KINDS}; by default --workdir, else the model shipped with the "
+        f"{model_flags.MODEL_KINDS}; by default --workdir, else the model shipped with the "
         "package. Repeat it to compare models.",
         **own,
     )
-    shared_flags.define_weights(values)
+    model_flags.define_weights(values)
     flags.DEFINE_string(
         "labels",
         None,
@@ -67,7 +67,7 @@ def define(values):
         "time.",
         **own,
     )
-    shared_flags.define_fused(values)
+    model_flags.define_fused(values)
     shared_flags.define_output(values, "Directory of the files; by default runs/inspect.")
 
 
@@ -79,7 +79,7 @@ def main(values, arguments):
 
     output = values.output or os.path.join("runs", "inspect")
     run.check_output(output)
-    paths, weights = request.models_and_weights(values)
+    paths, weights = model_flags.models_and_weights(values)
     sources = [model_source.find(path, weights, values.labels) for path in paths]
     reason = "an inspection reads images only"
     data = request.named_source(values, arguments, sources[0].workdir, FIELDS, "inspect", reason)
@@ -88,7 +88,7 @@ def main(values, arguments):
         found, errors = images.from_paths(arguments)
     elif data is not None:
         found, errors = images.from_source(data)
-    opening = request.opening(values)
+    opening = model_flags.opening(values)
     subjects = [open_subject(source, opening) for source in sources]
     if not arguments and data is None:
         found = images.samples(subjects[0].classes.labels)

@@ -55,7 +55,7 @@ def main(values, arguments):
     if not values.output:
         raise UserError("--output is missing. Name the folder to make.")
     check_local("--output", values.output)
-    engine = request.engine(values)
+    engine = shared_flags.engine(values)
     chosen = [text.partition("=")[::2] for text in values.split]
     splits = {}
     for name, split in chosen or _splits_of(data):

@@ -25,7 +25,7 @@ exit code is 1 if something does not show that must.
 example: python -m pipelines.paper --run table8
 """
 LOGS_TO = "stdout"
-SHARED_FLAGS = ("workdir", *shared_flags.DEVICE_FLAGS)
+SHARED_FLAGS = ("workdir", *request.DEVICE_FLAGS)
 
 
 def define(values):
@@ -114,7 +114,7 @@ def _devices(values):
 def _target(values):
     from pipelines.research.paper.full.plans import Target
 
-    given = [name for name in shared_flags.DEVICE_FLAGS if values[name].present]
+    given = [name for name in request.DEVICE_FLAGS if values[name].present]
     devices = tuple(f"--{name}={values[name].value}" for name in given)
     return Target(values.chip, values.chips, devices)
 

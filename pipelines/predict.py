@@ -6,7 +6,7 @@ import logging
 
 from absl import flags
 
-from pipelines.cli import command, request, shared_flags
+from pipelines.cli import command, model_flags, request, shared_flags
 
 _log = logging.getLogger("pipelines.predict")
 
@@ -34,12 +34,12 @@ FIELDS = ("data.name", "data.data_dir", "data.label", "data.split_by", "data.eva
 
 def define(values):
     own = {"flag_values": values}
-    shared_flags.define_model(
-        values, f"{shared_flags.MODEL_KINDS}, or exported SavedModel, LiteRT or ONNX file"
+    model_flags.define_model(
+        values, f"{model_flags.MODEL_KINDS}, or exported SavedModel, LiteRT or ONNX file"
     )
     flags.DEFINE_integer("top", 5, "Take this many classes.", lower_bound=1, **own)
     flags.DEFINE_integer("batch_size", 32, "Images in a batch.", lower_bound=1, **own)
-    shared_flags.define_fused(values)
+    model_flags.define_fused(values)
     flags.DEFINE_string(
         "adapter",
         None,
@@ -82,8 +82,8 @@ def main(values, arguments):
     from vit_tf.checkpoints.kinds import kind_of
     from vit_tf.files import storage
 
-    engine = request.engine(values)
-    path, weights = request.model_path_and_weights(values)
+    engine = shared_flags.engine(values)
+    path, weights = model_flags.model_path_and_weights(values)
     flag = "output" if values.embed is None else "embed"
     output = None
     if (named := values[flag].value) is not None:
@@ -93,7 +93,7 @@ def main(values, arguments):
     reason = "a model predicts as it was trained"
     source = request.named_source(values, arguments, run, FIELDS, "classify", reason)
     taken = images.from_paths(arguments) if source is None else images.from_source(source)
-    opening = dataclasses.replace(request.opening(values), adapters=values.adapter)
+    opening = dataclasses.replace(model_flags.opening(values), adapters=values.adapter)
     if values.embed is None:
         about = (path, weights, values.labels, opening, values.top)
         open_model = functools.partial(results.open_classifier, *about)

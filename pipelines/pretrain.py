@@ -1,6 +1,6 @@
 """Trains a model from scratch."""
 
-from pipelines.cli import command, request, shared_flags
+from pipelines.cli import command, request
 from pipelines.distribution import onednn
 from pipelines.runs import manifest
 
@@ -12,7 +12,7 @@ LOGS_TO = "stdout"
 
 
 def define(values):
-    shared_flags.define_training(values)
+    request.define_training(values)
 
 
 def main(values, arguments):

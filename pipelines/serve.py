@@ -5,7 +5,7 @@ import re
 
 from absl import flags
 
-from pipelines.cli import command, request, shared_flags
+from pipelines.cli import command, model_flags
 from pipelines.errors import UserError
 
 DESCRIPTION = """Serves a model for trying: a page, where an image can be dropped, and the REST
@@ -23,10 +23,10 @@ SHARED_FLAGS = ("workdir",)
 
 def define(values):
     own = {"flag_values": values}
-    shared_flags.define_model(
-        values, f"{shared_flags.MODEL_KINDS}, or exported SavedModel, LiteRT or ONNX file"
+    model_flags.define_model(
+        values, f"{model_flags.MODEL_KINDS}, or exported SavedModel, LiteRT or ONNX file"
     )
-    shared_flags.define_fused(values)
+    model_flags.define_fused(values)
     flags.DEFINE_string("host", "127.0.0.1", "Name or address to listen on.", **own)
     flags.DEFINE_integer("port", 8501, "0: any free one.", 0, 65535, **own)
     flags.DEFINE_string("name", "vit", "Name of the model in the paths of REST.", **own)
@@ -75,8 +75,8 @@ def main(values, arguments):
         from pipelines.serving.http.model import open_model
         from pipelines.serving.http.run import Limits, run
 
-        path, weights = request.model_path_and_weights(values)
-        opening = request.opening(values)
+        path, weights = model_flags.model_path_and_weights(values)
+        opening = model_flags.opening(values)
         model = open_model(path, weights, values.labels, opening, values.max_pixels)
         limits = Limits(values.waiting, values.max_images, values.max_mb, values.timeout)
         run(model, bound, values.name, limits)

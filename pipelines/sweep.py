@@ -5,7 +5,7 @@ import typing
 
 from absl import flags
 
-from pipelines.cli import command, request, shared_flags
+from pipelines.cli import command, model_flags, request, shared_flags
 from pipelines.config.names import SuiteName
 from pipelines.config.summary import summary
 from pipelines.distribution import onednn
@@ -63,9 +63,9 @@ def define(values):
         **own,
     )
     flags.DEFINE_string(
-        "init_from", None, f"To fine-tune, as finetune: {shared_flags.MODEL_KINDS}.", **own
+        "init_from", None, f"To fine-tune, as finetune: {model_flags.MODEL_KINDS}.", **own
     )
-    shared_flags.define_weights(values, default=None)
+    model_flags.define_weights(values, default=None)
     flags.DEFINE_bool("dry_run", False, "Print the trials and their cost, and end.", **own)
     shared_flags.define_json(values)
 

@@ -52,7 +52,9 @@ SCRIPTS = {
 }
 # Modules with flags, which only commands and these modules of `pipelines` import.
 FLAGS = ("argparse", "optparse", "getopt", "absl.app", "absl.flags", "tensorflow.compat.v1.flags")
-FLAG_MODULES = {"pipelines.cli.command", "pipelines.cli.shared_flags"}
+FLAG_MODULES = {
+    f"pipelines.cli.{name}" for name in ("command", "model_flags", "request", "shared_flags")
+}
 # The includes that the C++ of each folder may have besides the standard library.
 INCLUDES = {
     "custom_ops/cc": ("custom_ops/cc/",),

@@ -55,7 +55,7 @@ GROUPS = {
     # The blocks of the documentation.
     "docs": (
         *("docs/", "README.md", "tests/documents.py", "tests/test_docs.py"),
-        *("pipelines/cli/command.py", "pipelines/cli/shared_flags.py"),
+        "pipelines/cli/",
     ),
     # The demo and its report.
     "demo": (

@@ -18,7 +18,7 @@ from absl import flags
 from custom_ops import dispatch
 from pipelines.cli.doctor import tensorflow_version
 from pipelines.cli.help_text import help_text, recipe_list
-from pipelines.cli.shared_flags import SHARED_FLAGS, WHY_NOT_TAKEN, define_config, define_shared
+from pipelines.cli.request import SHARED_FLAGS, WHY_NOT_TAKEN, define_config, define_shared
 from pipelines.config.experiment import config_paths
 from pipelines.config.near_paths import flag_hint
 from pipelines.distribution import onednn

@@ -1,13 +1,14 @@
 """The request of a command line: the experiment that its flags describe, and where it runs."""
 
-import contextlib
 import logging
 import os
 import re
+import typing
 
-from pipelines.cli.shared_flags import WORKER_FLAGS, require
+from absl import flags
+
 from pipelines.config import Assignments, Experiment, Request
-from pipelines.config.names import PRECISIONS
+from pipelines.config.names import Strategy
 from pipelines.config.recipes import get_recipe, photos, summary
 from pipelines.distribution.group import current_group
 from pipelines.errors import UserError
@@ -15,8 +16,88 @@ from vit_tf.files import storage
 
 _log = logging.getLogger(__name__)
 
+# Flags that commands share. Each command lists the ones that it takes.
+WORKER_FLAGS = ("workers", "worker_index", "worker_wait")
+DEVICE_FLAGS = ("strategy", "logical_cpus", "tpu", "zone", "project", *WORKER_FLAGS)
+SHARED_FLAGS = ("experiment", "workdir", "set", *DEVICE_FLAGS)
+# The reason why a command does not take a flag.
+WHY_NOT_TAKEN = {
+    "experiment": "it has no recipe to choose",
+    "workdir": "it has no run of its own",
+    "set": "it has no recipe to change, and a model keeps its training settings",
+    **dict.fromkeys(DEVICE_FLAGS, "it computes on one device"),
+}
 # A path at which there can be no directory.
 _NO_FOLDER = os.path.join(os.devnull, "new")
+
+
+def define_shared(names):
+    """Returns the flags of these members of `SHARED_FLAGS`."""
+    values = flags.FlagValues()
+    shared = {"flag_values": values}
+    flags.DEFINE_string("experiment", "digits", "The recipe to start from.", **shared)
+    flags.DEFINE_string("workdir", None, "Directory of the run.", **shared)
+    flags.DEFINE_multi_string(
+        "set",
+        [],
+        "<path.to.field=value>: Change one field of the experiment, as in --set train.steps=100. "
+        "Repeat it.",
+        **shared,
+    )
+    flags.DEFINE_enum(
+        "strategy", "auto", typing.get_args(Strategy), "The devices to run on.", **shared
+    )
+    flags.DEFINE_integer(
+        "logical_cpus", 1, "Split the CPU into this many devices.", lower_bound=1, **shared
+    )
+    flags.DEFINE_string("tpu", "", "Name or address of the TPU; local on a TPU VM.", **shared)
+    flags.DEFINE_string("zone", None, "Cloud zone of the TPU.", **shared)
+    flags.DEFINE_string("project", None, "Cloud project of the TPU.", **shared)
+    flags.DEFINE_string(
+        "workers",
+        None,
+        "For --strategy=multi_worker: HOST:PORT of all workers, with commas between them; by "
+        "default from TF_CONFIG or SLURM's variables.",
+        **shared,
+    )
+    flags.DEFINE_integer("worker_index", None, "The number of this worker, from 0.", **shared)
+    flags.DEFINE_float(
+        "worker_wait", 300.0, "Seconds to wait for the other workers.", lower_bound=0, **shared
+    )
+    for name in set(SHARED_FLAGS).difference(names):
+        delattr(values, name)
+    return values
+
+
+def define_config(values):
+    """Adds the flags that belong to `--experiment`."""
+    flags.DEFINE_string(
+        "config",
+        None,
+        "A config.json to start from instead of a recipe, for example from a workdir.",
+        flag_values=values,
+    )
+    flags.DEFINE_bool(
+        "list", False, "Print the recipes and the names of models, and end.", flag_values=values
+    )
+
+
+def define_training(values):
+    """Adds `--extend` and `--dry_run`, for commands that train."""
+    flags.DEFINE_bool(
+        "extend",
+        False,
+        "Go on with the run in --workdir up to another train.steps, with the schedule for that "
+        "number of steps.",
+        flag_values=values,
+    )
+    flags.DEFINE_bool(
+        "dry_run",
+        False,
+        "Print the configuration, the size and cost of the model and the shapes of the first "
+        "batch, and end.",
+        flag_values=values,
+    )
 
 
 def experiment(values, run=None, effective=None, reason="", defaults=()):
@@ -207,65 +288,6 @@ def _same_flags(values):
     # A message about one field does not have all others.
     assigned = [text.partition("=") for text in given.get("set", ())]
     return same | {f"--set {path}": text for path, _, text in assigned}
-
-
-def model_path_and_weights(values):
-    """`(path, weights)` for `model_source.find`: of `--model`, `--workdir` or the shipped model."""
-    from pipelines.stored_models import model_source
-
-    for name in ("model", "workdir"):
-        if getattr(values, name) in ("", [""]):
-            raise UserError(f"--{name} is empty. Name a model, or leave the flag out.")
-    model = "".join(values.model or "")  # A repeated flag that is given once has a list.
-    if model and values.workdir:
-        raise UserError(
-            f"--model={model} and --workdir={values.workdir} both name a model. Leave one "
-            "of them out."
-        )
-    path = model or values.workdir
-    if path is None:
-        _log.info("no model is named: taking the small model of digits from the package")
-    return path or model_source.SHIPPED, values.weights
-
-
-def models_and_weights(values):
-    """`(paths, weights)`, as `model_path_and_weights`, where `--model` may be repeated."""
-    if len(values.model) < 2:
-        path, weights = model_path_and_weights(values)
-        return [path], weights
-    if values.workdir or not all(values.model):
-        raise UserError(
-            "Several --model name the models; leave out --workdir, and no --model may be empty."
-        )
-    return values.model, values.weights
-
-
-def opening(values):
-    """How `--fused` and `--precision` open a model: a `stored_model.Opening`.
-
-    Raises:
-        UserError: if there is only --precision.
-    """
-    from pipelines.stored_models.stored_model import Opening
-
-    if values.precision and not values.fused:
-        raise UserError(f"--precision={values.precision} needs --fused. Add it, or leave both out.")
-    return Opening(PRECISIONS.get(values.precision), packed=values.fused)
-
-
-def engine(values):
-    """The engine of `--engine`: a context manager of a `RayEngine`, or of None for "local".
-
-    Raises:
-        UserError: if Ray is not installed, or flags belong to another engine; in the context, if
-            there is no cluster at `--ray_address`.
-    """
-    if values.engine == "local":
-        require(values, "engine=ray", ("ray_address", "ray_cores"))
-        return contextlib.nullcontext()
-    from pipelines.distribution.engine.ray_engine import RayEngine
-
-    return RayEngine(values.ray_address, values.ray_cores)
 
 
 def workdir(values, command, begin, request, name=None):

@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from pipelines.evaluation.evaluation_step import Evaluator
-from pipelines.training.optimization.replica_update import replicated_variable
+from pipelines.training.optimization.replica_variables import replicated_variable
 from pipelines.training.train import build_trainer, draw_model, log_model
 
 # Fields of an experiment that runs which share a graph may differ in. The first two are variables

@@ -6,7 +6,7 @@ Create its parts inside `strategy.scope()`.
 import numpy as np
 import tensorflow as tf
 
-from pipelines.training.optimization.replica_update import (
+from pipelines.training.optimization.replica_variables import (
     assign_on_all_replicas,
     replicated_variable,
 )

@@ -36,7 +36,7 @@ from pipelines.training.non_finite import NonFinitePolicy
 from pipelines.training.optimization.ema import ExponentialMovingAverage, initial_share
 from pipelines.training.optimization.loss_scale import LossScale
 from pipelines.training.optimization.optimizers import LINEAR_END, make_schedule, optimizer_of
-from pipelines.training.optimization.slices import Slices
+from pipelines.training.optimization.replica_variables import Slices
 from pipelines.training.prepare import prepare
 from pipelines.training.profiler import Profiler
 from pipelines.training.train_step import StepSettings, Trainer

@@ -11,7 +11,7 @@ import tensorflow as tf
 from pipelines.distribution.strategies import is_tpu
 from pipelines.runs import checkpoint_weights
 from pipelines.training.optimization.optimizers import clip_by_global_norm
-from pipelines.training.optimization.replica_update import (
+from pipelines.training.optimization.replica_variables import (
     assign_on_all_replicas,
     replicated_variable,
 )

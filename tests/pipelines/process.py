@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from pipelines.cli import command as frame
-from pipelines.cli import shared_flags
+from pipelines.cli import request
 from tests import fork_server
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -62,7 +62,7 @@ def run_here(module, *arguments, monkeypatch, capsys, cwd):
     """
     command = importlib.import_module(f"pipelines.{module}")
     monkeypatch.chdir(cwd)
-    taken = getattr(command, "SHARED_FLAGS", shared_flags.SHARED_FLAGS)
+    taken = getattr(command, "SHARED_FLAGS", request.SHARED_FLAGS)
     one_device = ["--strategy=one_device"] if "strategy" in taken else []
     monkeypatch.setattr(sys, "argv", [module, *one_device, *map(str, arguments)])
     monkeypatch.setattr(frame, "_end", lambda code, reason="": sys.exit(code))

@@ -14,7 +14,7 @@ import pytest
 
 import vit_tf
 from custom_ops import loader
-from pipelines.cli import command_names, console, request, shared_flags
+from pipelines.cli import command_names, console, request
 from pipelines.config import Experiment, recipes
 from tests import architecture
 from tests.pipelines import encoded
@@ -141,9 +141,9 @@ URL = "s3://bucket/data"
 def test_urls_that_cannot_be_read_are_named(tmp_path, command, module):
     """TensorFlow has no file system for S3 without a plugin."""
     own = importlib.import_module(f"pipelines.{module}")
-    values = shared_flags.define_shared(getattr(own, "SHARED_FLAGS", shared_flags.SHARED_FLAGS))
+    values = request.define_shared(getattr(own, "SHARED_FLAGS", request.SHARED_FLAGS))
     if "experiment" in values:
-        shared_flags.define_config(values)
+        request.define_config(values)
     getattr(own, "define", lambda values: None)(values)
     paths = {"workdir", "config", "model", "init_from", "output"} & set(values)
     cases = [[f"--{name}={URL}"] for name in sorted(paths)]
@@ -319,9 +319,9 @@ def test_a_dry_run_describes_the_run_and_writes_nothing(tmp_path, broken_images,
 def test_a_directory_is_named_after_the_data(tmp_path, monkeypatch, settings, folder):
     """A dry run does not look at it: what is there belongs to another run."""
     data = tmp_path / "my pets"
-    values = shared_flags.define_shared(shared_flags.SHARED_FLAGS)
-    shared_flags.define_config(values)
-    shared_flags.define_training(values)
+    values = request.define_shared(request.SHARED_FLAGS)
+    request.define_config(values)
+    request.define_training(values)
     flags = [f"--set={text.format(data=data)}" for text in settings]
     values(["pretrain", *flags])
     assert request.workdir(values, "pretrain", *request.read(values)) == f"runs/{folder}"

@@ -5,7 +5,7 @@ import math
 
 import tensorflow as tf
 
-from pipelines.training.optimization.replica_update import update_on_all_replicas
+from pipelines.training.optimization.replica_variables import update_on_all_replicas
 
 
 class ExponentialMovingAverage:

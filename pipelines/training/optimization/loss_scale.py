@@ -4,7 +4,7 @@ import contextlib
 
 import tensorflow as tf
 
-from pipelines.training.optimization.replica_update import (
+from pipelines.training.optimization.replica_variables import (
     assign_on_all_replicas,
     replicated_variable,
 )

@@ -10,7 +10,7 @@ import math
 import tensorflow as tf
 
 from pipelines.training.optimization.freezing import freeze
-from pipelines.training.optimization.replica_update import (
+from pipelines.training.optimization.replica_variables import (
     assign_on_all_replicas,
     update_on_all_replicas,
 )

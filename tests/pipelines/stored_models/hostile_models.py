@@ -31,7 +31,7 @@ import tensorflow as tf
 
 import vit_tf
 from pipelines.cli import command as frame
-from pipelines.cli import shared_flags
+from pipelines.cli import request
 from pipelines.runs import checkpoint_weights, checkpoints
 from pipelines.runs.json_file import write_json
 from pipelines.runs.workdir import Workdir
@@ -370,7 +370,7 @@ def call(command, path):
     }
     sys.argv, stderr = [command, f"--model={path}", *more.get(command, [])], io.StringIO()
     positional = getattr(module, "POSITIONAL", None)
-    taken = getattr(module, "SHARED_FLAGS", shared_flags.SHARED_FLAGS)
+    taken = getattr(module, "SHARED_FLAGS", request.SHARED_FLAGS)
     with (
         contextlib.redirect_stdout(io.StringIO()),
         contextlib.redirect_stderr(stderr),

@@ -11,7 +11,7 @@ import shlex
 import numpy as np
 import pytest
 
-from pipelines.cli import shared_flags
+from pipelines.cli import request
 from pipelines.config import override, recipes
 from pipelines.config.recipes import RECIPES, get_recipe
 from pipelines.errors import RunError, UserError
@@ -96,9 +96,9 @@ def accepted(line):
     python, option, module, *flags = shlex.split(line)
     assert (python, option) == ("python", "-m")
     own = importlib.import_module(module)
-    values = shared_flags.define_shared(getattr(own, "SHARED_FLAGS", shared_flags.SHARED_FLAGS))
+    values = request.define_shared(getattr(own, "SHARED_FLAGS", request.SHARED_FLAGS))
     if "experiment" in values:
-        shared_flags.define_config(values)
+        request.define_config(values)
     own.define(values)
     assert values([module, *flags]) == [module]  # No flag is unknown, and nothing else is there.
     return own, values

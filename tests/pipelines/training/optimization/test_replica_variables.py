@@ -14,7 +14,7 @@ from pipelines.training.optimization.optimizers import (
     make_optimizer,
     make_schedule,
 )
-from pipelines.training.optimization.slices import Slices
+from pipelines.training.optimization.replica_variables import Slices
 from tests.pipelines.tiny import two_replicas
 
 # Odd, even, less than the replicas, one and no dimension.
