@@ -38,8 +38,8 @@ from benchmarks.bench_data import COUNT, image_sizes, photograph
 from pipelines.config.augmentation import Augmentation
 from pipelines.config.data import Sampling
 from pipelines.data import pipeline, stateless_random
+from pipelines.data.decoding import cores
 from pipelines.data.order import TrainBatches, TrainOrder
-from pipelines.data.reading import cores
 from pipelines.data.sources import record_writer
 from pipelines.data.sources.open import open_source
 from pipelines.data.transforms import augmentation

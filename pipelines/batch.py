@@ -135,7 +135,7 @@ def _raise_for(report):
 def _measure(values):
     """Prints the rates of the input and of the model."""
     from pipelines.data import throughput
-    from pipelines.data.reading import cores
+    from pipelines.data.decoding import cores
     from pipelines.data.sources.subset import open_train_source
     from pipelines.errors import UserError
 

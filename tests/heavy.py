@@ -191,7 +191,7 @@ ROOMS = {
         f"tests/pipelines/data/{name}": "data"
         for name in (
             *("sources/", "labels/", "protocols/", "transforms/test_randaugment"),
-            *("test_bad_images", "test_file_scan", "test_image_dtype", "test_reading"),
+            *("test_bad_images", "test_file_scan", "test_image_dtype", "test_windows"),
             *("test_sharding", "test_throughput"),
         )
     },

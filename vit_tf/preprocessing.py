@@ -261,14 +261,9 @@ class Preprocessing:
 
     def normalized(self, pixels):
         """The second step: values 0 .. 255, `[..., 3]`, as (v / 255 - mean) / std or uint8."""
-        import tensorflow as tf
-
         from vit_tf.images import resizing
 
-        if self.dtype == "uint8":
-            pixels = tf.convert_to_tensor(pixels)
-            return pixels if pixels.dtype == tf.uint8 else resizing.to_uint8(pixels)
-        return resizing.to_model_range(pixels, self.mean, self.std)
+        return resizing.to_model_range(pixels, self.mean, self.std, self.dtype)
 
     def without_normalization(self) -> "Preprocessing":
         """The same, but values stay 0 .. 255: for what normalizes them itself."""

@@ -7,6 +7,8 @@ Values v of 16 bits become v // 256, as if images used all of 0 .. 65535. Camera
 8 to 14 bits so, too: 0 .. 255 becomes black, and 0 .. 4095 becomes 0 .. 15. Reports count them.
 """
 
+import os
+
 import numpy as np
 import tensorflow as tf
 
@@ -14,6 +16,14 @@ from pipelines.errors import first_line
 from vit_tf.images.decoding import MAX_PIXELS, decode_image
 from vit_tf.images.image_file import foreign_format
 
+# Images that are given to TensorFlow at a time, for each core. A core decodes one of them after the
+# other. With only one, cores wait for the thread that hands out images, and at the end of a batch
+# for its slowest image. That is long beside other processes, where two cores worked 91 % of the
+# time and 98 % with 16, and with many cores and small batches; short on two cores alone (99 %).
+_IMAGES_PER_CORE = 16
+# With `skips_bad_images`, images are decoded in groups of this size, within a group one after the
+# other. Smaller groups are slower; larger groups need more memory, because each core holds a few.
+_GROUP = 32
 # Values of an image of 16 bits, if they are as near to each other as values of 14 bits.
 _NARROW_SPAN = 2**14
 # What is said about such images.
@@ -88,6 +98,69 @@ def decode_batch(image_bytes, preprocessing, max_pixels=MAX_PIXELS):
     )
     images, valid = tried.get_single_element()
     return tf.ensure_shape(images, [None, *shape]), tf.ensure_shape(valid, [None])
+
+
+def cores():
+    """The number of processor cores of this process; each decodes one image at a time."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def decode_batches(examples, decode, batch_size, preprocessing, skips_bad_images):
+    """Decodes images in parallel and makes batches.
+
+    With `skips_bad_images`, takes 5 % more CPU time (1.06 against 1.01 ms for a JPEG of ImageNet's
+    size with Inception crop, in batches of 32), and 7 % more with batches above `_GROUP`, which are
+    copied once more.
+
+    Args:
+        examples: dataset of examples with image (bytes), seed and weight.
+        decode: maps the bytes and the seed of an example to an image; pure TensorFlow.
+        batch_size: size of the batches that are returned.
+        preprocessing: the `Preprocessing` that `decode` applies.
+        skips_bad_images: whether images that cannot be decoded become black and get weight 0; else
+            they raise an error.
+
+    Returns:
+        Dataset of batches of the examples, with decoded images and without the seeds.
+    """
+    if not skips_bad_images:
+
+        def decode_example(example):
+            image = decode(example["image"], example.pop("seed"))
+            return {**example, "image": image}
+
+        images = examples.map(decode_example, _IMAGES_PER_CORE * cores(), deterministic=True)
+        return images.batch(batch_size, drop_remainder=True)
+
+    group = min(_GROUP, batch_size)
+    shape, black = (*preprocessing.image_size, 3), preprocessing.normalized(tf.zeros([3]))
+
+    def decode_group(rows):
+        rows = dict(rows)
+        weight, columns = rows.pop("weight"), {key: rows.pop(key) for key in ("image", "seed")}
+        tried = map_ignoring_errors(lambda row: decode(row["image"], row["seed"]), columns, shape)
+
+        def blacken(image, valid):
+            image = tf.cond(
+                tf.reduce_all(valid),
+                lambda: image,
+                lambda: tf.where(valid[:, None, None, None], image, black),
+            )
+            image = tf.ensure_shape(image, [weight.shape[0], *shape])
+            return {**rows, "image": image, "weight": tf.where(valid, weight, 0.0)}
+
+        return tried.map(blacken)
+
+    groups = examples.batch(group, drop_remainder=group == batch_size)
+    # Works as a parallel map, because each inner dataset has one element. A map with
+    # `Dataset.get_single_element` would also work, but op determinism runs it in one thread.
+    images = groups.interleave(
+        decode_group,
+        cycle_length=cores(),
+        num_parallel_calls=cores(),
+        deterministic=True,
+    )
+    return images if group == batch_size else images.rebatch(batch_size, drop_remainder=True)
 
 
 def map_ignoring_errors(function, rows, shape, num_parallel_calls=None):

@@ -298,3 +298,75 @@ class EvalBatches:
         """Returns nothing: a window has examples of the batches only."""
         del batches
         return ()
+
+
+class HostSlice(NamedTuple):
+    """The slots of every global batch that a host needs: [begin, end), divided among `replicas`.
+
+    With `with_partners`, the host also needs the slot before `begin` (modulo the batch size), see
+    `mixing.py`. With `mixes_alone`, the partner of the first row is instead the last row of the
+    slice.
+    """
+
+    batch_size: int
+    begin: int
+    end: int
+    replicas: int
+    with_partners: bool
+    mixes_alone: bool
+
+    @property
+    def has_neighbor(self):
+        """Whether the partner of the first row belongs to another host."""
+        is_part = self.end - self.begin < self.batch_size
+        return self.with_partners and not self.mixes_alone and is_part
+
+    @property
+    def num_rows(self):
+        """Number of examples read per global batch."""
+        return self.end - self.begin + self.has_neighbor
+
+    def select(self, window):
+        """Returns a `Window` of the rows that the host needs."""
+        slots = window.offsets % self.batch_size
+        held = (slots >= self.begin) & (slots < self.end)
+        if self.has_neighbor:
+            held |= slots == (self.begin - 1) % self.batch_size
+        return Window(window.indices[held], window.offsets[held])
+
+    def own(self, column):
+        """Returns the rows of the slice, without the neighbor, from the rows of a global batch."""
+        # The neighbor is the first row, except on the first host, where it is the last row.
+        skipped = int(self.has_neighbor and self.begin > 0)
+        return column[skipped : skipped + self.end - self.begin]
+
+
+def slice_of_host(batch_size, input_context=None, with_partners=False, mixes_alone=False):
+    """Returns the `HostSlice` of a host.
+
+    Args:
+        batch_size: examples in a global batch.
+        input_context: `tf.distribute.InputContext`; None for a single replica.
+        with_partners: whether batches are mixed.
+        mixes_alone: whether a host mixes only rows of its own slice, as with sharding="files".
+
+    Raises:
+        ValueError: if the number of replicas does not divide the batch size, or the number of hosts
+            does not divide the number of replicas.
+    """
+    hosts, host, replicas = 1, 0, 1
+    if input_context:
+        hosts, host = input_context.num_input_pipelines, input_context.input_pipeline_id
+        replicas = input_context.num_replicas_in_sync
+    if batch_size < 1 or batch_size % replicas:
+        raise ValueError(
+            f"batch_size={batch_size} cannot be divided among {replicas} replicas. Expected a "
+            f"positive multiple of {replicas}."
+        )
+    if replicas % hosts:
+        raise ValueError(f"{replicas} replicas cannot be divided among {hosts} hosts.")
+    length = batch_size // hosts
+    begin = host * length
+    return HostSlice(
+        batch_size, begin, begin + length, replicas // hosts, with_partners, mixes_alone
+    )

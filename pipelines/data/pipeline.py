@@ -1,5 +1,10 @@
 """Training and evaluation batches as `tf.data` datasets.
 
+Python locates the examples of each window, and computes ids, slots and seeds in their final order.
+That is all that passes through Python: about 60 bytes for an example, and the path of each image or
+run of records. TensorFlow ops read the files, many at a time, put the images into their order and
+decode them.
+
 `train_dataset` and `eval_dataset` are for `strategy.distribute_datasets_from_function`: they take
 the `InputContext` of a host and return a dataset whose consecutive elements are the batches of that
 host's replicas. The pixels of an example and its global batch never depend on the number of
@@ -20,23 +25,25 @@ with MixUp or CutMix, weights of the classes: float32 `[b, K]` |
 
 import contextlib
 import dataclasses
-import functools
 
 import numpy as np
 import tensorflow as tf
 
 from pipelines.data import stateless_random
-from pipelines.data.labels.encoding import as_targets, multi_hot
-from pipelines.data.order import EvalBatches, TrainBatches, Window
-from pipelines.data.reading import decode_batches, read_windows, slice_of_host
+from pipelines.data.decoding import decode_batches
+from pipelines.data.labels.encoding import FILLER, multi_hot
+from pipelines.data.order import EvalBatches, TrainBatches, Window, slice_of_host
 from pipelines.data.transforms.augmentation import augment
-from pipelines.data.transforms.mixing import DRAWS, Mixing
+from pipelines.data.transforms.mixing import DRAWS, Mixing, mixed_batches
+from pipelines.errors import DataError
 from vit_tf.images.value_range import MEAN, STD
 
 # AutoGraph rewrites the source of every function that a dataset maps, which takes seconds at each
 # start. None of them has Python control flow on tensors.
 _without_autograph = tf.autograph.experimental.do_not_convert
 
+# Rows that leave a window at a time: enough to make the cost of a call negligible.
+_ROWS_PER_CHUNK = 128
 # Rows that `encoded_eval_dataset` reads together: photos of 5 MB may be among them.
 _ENCODED_WINDOW = 256
 
@@ -113,7 +120,7 @@ def train_dataset(
     rows = host_slice.num_rows if mixing else host_slice.num_rows // host_slice.replicas
     dataset = decode_batches(examples, decode, rows, preprocessing, skips_bad_images)
     if mixing:
-        dataset = _mixed(dataset, host_slice, mixing, may_be_bad=skips_bad_images)
+        dataset = mixed_batches(dataset, host_slice, mixing, may_be_bad=skips_bad_images)
     return _in_order(dataset)
 
 
@@ -256,6 +263,81 @@ def _encoded_examples(source, windows, batch_size, seed, mixing=None):
     )
 
 
+def read_windows(source, windows, columns, signature):
+    """Returns a dataset of chunks of the examples of some windows, in order.
+
+    The next window is read while the examples of one are used, so memory holds at most two windows
+    of encoded images.
+
+    Args:
+        source: a `DataSource`. An error of `source.locate` is also stored in `source.failure`.
+        windows: function without arguments that returns an iterator of `Window`s.
+        columns: maps a `Window` and the ids of its rows, int64 `[n]`, -1 for padding, to a dict of
+            arrays `[n, ...]`.
+        signature: `tf.TensorSpec`s of these arrays.
+
+    Returns:
+        Dataset of dicts, each of up to 128 rows: image (string; a black PNG for padding), label (as
+        from `DataSource.load`; 0 or only `FILLER` for padding) and the rows of `columns`.
+    """
+    padding = tf.io.encode_png(tf.zeros([1, 1, 3], tf.uint8)), tf.constant(0)
+    if source.multi_label:
+        padding = padding[0], tf.constant([FILLER])
+    located = tf.data.Dataset.from_generator(
+        lambda: _locate_windows(source, windows(), columns),
+        output_signature=(
+            dict(source.location_signature),
+            tf.TensorSpec([], tf.int64),
+            tf.TensorSpec([None], tf.int64),
+            signature,
+        ),
+    )
+
+    def read(location, count, rows, own):
+        last = tf.data.Dataset.from_tensors(tuple(x[None] for x in padding))
+        batches = source.load(location).concatenate(last)
+        if source.multi_label:
+            images, labels = (
+                batches.unbatch()
+                .padded_batch(count, padding_values=("", FILLER))
+                .get_single_element()
+            )
+        else:
+            images, labels = batches.rebatch(count).get_single_element()
+        # Fails if there are fewer, so that no image gets the label of another one.
+        return tf.reshape(images, [count]), labels, rows, own
+
+    def chunks(images, labels, rows, own):
+        def gather(rows, own):
+            return {"image": tf.gather(images, rows), "label": tf.gather(labels, rows), **own}
+
+        ordered = tf.data.Dataset.from_tensor_slices((rows, own)).batch(_ROWS_PER_CHUNK)
+        return ordered.map(gather, num_parallel_calls=2, deterministic=True)
+
+    return located.prefetch(1).map(read).prefetch(1).flat_map(chunks)
+
+
+def _locate_windows(source, windows, columns):
+    """Yields `(location, count, rows, columns)` of each window.
+
+    `count` is the number of examples of `location`, and one more for the padding. `rows` has the
+    row of each example of the window among them.
+    """
+    for window in windows:
+        is_padding = window.indices < 0
+        stored, stored_rows = np.unique(window.indices[~is_padding], return_inverse=True)
+        rows = np.full(len(window.indices), len(stored))
+        rows[~is_padding] = stored_rows
+        ids = np.full(len(rows), -1)
+        try:
+            ids[~is_padding] = source.ids(stored)[stored_rows]
+            location = source.locate(stored)
+        except DataError as error:
+            source.failure = error
+            raise
+        yield location, len(stored) + 1, rows, columns(window, ids)
+
+
 def _columns(offsets, ids, batch_size, seed, mixing):
     """Returns the columns of consecutive examples; see `_encoded_examples`."""
     batches, slots = np.divmod(offsets, batch_size)
@@ -271,48 +353,6 @@ def _columns(offsets, ids, batch_size, seed, mixing):
         draws = [mixing.draw(k) for k in each]
         columns["mixing"] = np.reshape(draws, [-1, DRAWS]).astype(np.float32)[member]
     return columns
-
-
-def _mix(host_slice, mixing, may_be_bad, rows):
-    """Mixes the rows of one global batch that a host has read; returns the host's batch."""
-    rows = dict(rows)
-    draw = rows.pop("mixing")[0]
-    batch = {key: host_slice.own(column) for key, column in rows.items()}
-    image, label, weight = (batch[key] for key in ("image", "label", "weight"))
-    partners = [host_slice.partners(rows[key]) for key in ("image", "label")]
-    batch["image"], batch["label"] = mixing.mix(draw, image, label, *partners)
-    if may_be_bad:
-        # Black images are not mixed with others: neither image nor label.
-        both_valid = weight * host_slice.partners(rows["weight"]) > 0
-        unmixed = as_targets(label, mixing.num_classes)
-        batch["image"], batch["label"] = tf.cond(
-            tf.reduce_all(both_valid),
-            lambda: (batch["image"], batch["label"]),
-            lambda: (
-                tf.where(both_valid[:, None, None, None], batch["image"], image),
-                tf.where(both_valid[:, None], batch["label"], unmixed),
-            ),
-        )
-    return batch
-
-
-def _mixed(dataset, host_slice, mixing, may_be_bad):
-    # Two batches at the same time are enough, and more would take more memory.
-    dataset = dataset.map(
-        functools.partial(_mix, host_slice, mixing, may_be_bad),
-        num_parallel_calls=2,
-        deterministic=True,
-    )
-    if host_slice.replicas > 1:
-        dataset = dataset.map(functools.partial(_divide, host_slice.replicas)).unbatch()
-    return dataset
-
-
-def _divide(replicas, batch):
-    """Divides the batch of a host among its replicas."""
-    return {
-        key: tf.reshape(column, [replicas, -1, *column.shape[1:]]) for key, column in batch.items()
-    }
 
 
 def _in_order(dataset):

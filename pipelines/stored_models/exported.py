@@ -10,8 +10,8 @@ import tensorflow as tf
 
 import custom_ops
 import vit_tf
+from pipelines.data.decoding import cores
 from pipelines.data.labels.label_file import wrong_count
-from pipelines.data.reading import cores
 from pipelines.errors import RunError, UserError
 from pipelines.stored_models import runtimes
 from pipelines.stored_models.stored_model import AS_TRAINED, StoredConfig, StoredModel

@@ -160,7 +160,7 @@ PYTHON = (
         "stateless_random.WINDOW_ORDER, 0, window)",
     ),
     Fault(
-        "pipelines/data/reading.py",
+        "pipelines/data/order.py",
         "wrong comparison",
         "int(self.has_neighbor and self.begin > 0)",
         "int(self.has_neighbor)",

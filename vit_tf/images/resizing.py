@@ -73,14 +73,17 @@ def crop_box(size, rule, resize_to, crop_size) -> tuple[float, float, float, flo
     return float(top), float(left), float(bottom), float(right)
 
 
-def to_model_range(images, mean=MEAN, std=STD):
-    """Maps values 0 .. 255 to float32 (v / 255 - mean) / std; by default to [-1, 1].
+def to_model_range(pixels, mean=MEAN, std=STD, dtype="float32"):
+    """Maps values 0 .. 255 to (v / 255 - mean) / std, by default in [-1, 1], or to uint8.
 
     It is computed after every resize, in float.
     """
+    pixels = tf.convert_to_tensor(pixels)
+    if dtype == "uint8":
+        return pixels if pixels.dtype == tf.uint8 else to_uint8(pixels)
     # Graphs replace a division by a constant with this product. With it, eager results are equal.
     center, scale = _per_color([255 * m for m in mean]), _per_color([1 / (255 * s) for s in std])
-    return (tf.cast(images, tf.float32) - center) * scale
+    return (tf.cast(pixels, tf.float32) - center) * scale
 
 
 def to_uint8(pixels):

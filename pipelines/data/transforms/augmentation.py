@@ -22,7 +22,7 @@ from pipelines.data.transforms.randaugment import (
 )
 from vit_tf.images.decoding import DCT_METHODS, check_size, decode_if_not_jpeg, separate
 from vit_tf.images.orientation import is_plain, orientation, stored_window, upright, upright_size
-from vit_tf.images.resizing import resize, resize_and_crop, to_uint8
+from vit_tf.images.resizing import resize, resize_and_crop, to_model_range, to_uint8
 
 # One number per random operation. Never reuse a number.
 _CROP, _FLIP, _JITTER, _RANDAUGMENT, _ERASING, _NOISE, _VERTICAL_FLIP = range(1, 8)
@@ -76,7 +76,8 @@ def augment(image_bytes, seed, preprocessing, options):
             options.randaugment_magnitude,
             options.randaugment_rules,
         )
-    image = preprocessing.normalized(image)
+    model_range = preprocessing.mean, preprocessing.std, preprocessing.dtype
+    image = to_model_range(image, *model_range)
     if options.random_erasing:
         image = erase(
             image,
@@ -85,7 +86,7 @@ def augment(image_bytes, seed, preprocessing, options):
             options.random_erasing_area,
             options.random_erasing_aspect,
             options.random_erasing_fill,
-            preprocessing,
+            model_range,
         )
     return image
 
@@ -222,20 +223,20 @@ def jitter_colors(image, seed, strengths):
     return image
 
 
-def erase(image, seed, probability, area, aspect, fill, preprocessing):
+def erase(image, seed, probability, area, aspect, fill, model_range):
     """Erases a random rectangle (Zhong et al., 2020, algorithm 1).
 
     Area and aspect ratio are drawn uniformly. The first of 100 draws that fits into the image is
     placed uniformly. If no draw fits, the image is unchanged.
 
     Args:
-        image: float32 or uint8 `[h, w, 3]`, normalized by `preprocessing`.
+        image: float32 or uint8 `[h, w, 3]` from `to_model_range`.
         seed: int64 tensor `[2]`, the seed of the example.
         probability: probability that the image gets a rectangle.
         area: range (low, high) of the rectangle's area, as a fraction of the image area.
         aspect: range (low, high) of height over width.
         fill: "noise": uniform values from black to white; "grey": between them.
-        preprocessing: `Preprocessing`, which gives these values.
+        model_range: further arguments of `to_model_range`, which these values get too.
 
     Returns:
         `[h, w, 3]` in the dtype of the image.
@@ -259,7 +260,7 @@ def erase(image, seed, probability, area, aspect, fill, preprocessing):
         values = tf.fill(shape, 127.5)
         if fill == "noise":
             values = tf.random.stateless_uniform(shape, _operation_seed(seed, _NOISE), 0.0, 255.0)
-        values = preprocessing.normalized(values)
+        values = to_model_range(values, *model_range)
         return fill_box(image, top, left, top + rows, left + columns, values)
 
     return tf.cond((draws[0, 0] < probability) & fits[first], erased, lambda: image)

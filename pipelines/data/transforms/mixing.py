@@ -6,6 +6,7 @@ batch is the same on any number of replicas and hosts; a host only decodes one m
 """
 
 import dataclasses
+import functools
 import math
 
 import numpy as np
@@ -87,6 +88,65 @@ class Mixing:
             as_targets(column, self.num_classes) for column in (labels, partner_labels)
         )
         return images, label_share * labels + (1 - label_share) * partner_labels
+
+
+def mixed_batches(dataset, host_slice, mixing, may_be_bad):
+    """Mixes the batches of a host, and divides them among its replicas.
+
+    Args:
+        dataset: dataset of the rows of one global batch that the host reads, with "mixing": the
+            draws of the batch, for each row.
+        host_slice: the `HostSlice`.
+        mixing: the `Mixing`.
+        may_be_bad: whether rows of weight 0 have a black image, which is not mixed with others.
+
+    Returns:
+        Dataset of the batches of the replicas.
+    """
+    # Two batches at the same time are enough, and more would take more memory.
+    dataset = dataset.map(
+        functools.partial(_mixed, host_slice, mixing, may_be_bad),
+        num_parallel_calls=2,
+        deterministic=True,
+    )
+    if host_slice.replicas > 1:
+        dataset = dataset.map(functools.partial(_divide, host_slice.replicas)).unbatch()
+    return dataset
+
+
+def _mixed(host_slice, mixing, may_be_bad, rows):
+    """Mixes the rows of one global batch that a host has read; returns the host's batch."""
+    rows = dict(rows)
+    draw = rows.pop("mixing")[0]
+    batch = {key: host_slice.own(column) for key, column in rows.items()}
+    image, label, weight = (batch[key] for key in ("image", "label", "weight"))
+
+    def partners(key):
+        return host_slice.own(tf.roll(rows[key], 1, axis=0))
+
+    batch["image"], batch["label"] = mixing.mix(
+        draw, image, label, partners("image"), partners("label")
+    )
+    if may_be_bad:
+        # Black images are not mixed with others: neither image nor label.
+        both_valid = weight * partners("weight") > 0
+        unmixed = as_targets(label, mixing.num_classes)
+        batch["image"], batch["label"] = tf.cond(
+            tf.reduce_all(both_valid),
+            lambda: (batch["image"], batch["label"]),
+            lambda: (
+                tf.where(both_valid[:, None, None, None], batch["image"], image),
+                tf.where(both_valid[:, None], batch["label"], unmixed),
+            ),
+        )
+    return batch
+
+
+def _divide(replicas, batch):
+    """Divides the batch of a host among its replicas."""
+    return {
+        key: tf.reshape(column, [replicas, -1, *column.shape[1:]]) for key, column in batch.items()
+    }
 
 
 def symmetric_beta(alpha, first, second):

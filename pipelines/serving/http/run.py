@@ -5,7 +5,7 @@ import logging
 import signal
 import time
 
-from pipelines.data.reading import cores
+from pipelines.data.decoding import cores
 from pipelines.errors import counted
 from pipelines.serving.http.app import Application
 from pipelines.serving.http.gate import Gate

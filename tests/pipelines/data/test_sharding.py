@@ -13,8 +13,7 @@ from pipelines.config import Data, Request
 from pipelines.config.augmentation import Augmentation
 from pipelines.config.data import Sampling
 from pipelines.data import stateless_random
-from pipelines.data.order import TrainBatches, TrainOrder, Window
-from pipelines.data.reading import slice_of_host
+from pipelines.data.order import TrainBatches, TrainOrder, Window, slice_of_host
 from pipelines.data.sources import record_writer
 from pipelines.data.sources.open import open_source
 from pipelines.data.sources.records import RecordSource

@@ -315,7 +315,8 @@ def test_jitter_goes_in_its_order(photograph):
 def _erased(seeds, shape=(60, 80), pixels=None, **options):
     """The pixels that each seed erases in images of 2s, bool `[n, h, w]`, and the images."""
     image = tf.fill([*shape, 3], 2.0)
-    options["preprocessing"] = Preprocessing(image_size=shape, **(pixels or {}))
+    prepare = Preprocessing(image_size=shape, **(pixels or {}))
+    options["model_range"] = prepare.mean, prepare.std, prepare.dtype
     images = _mapped(lambda seed: augmentation.erase(image, seed, **(ERASING | options)), seeds)
     return (images != 2).all(axis=-1), images
 
@@ -389,7 +390,7 @@ def test_all_changes_in_their_order(photograph):
         image = tf.cast(tf.floor(image + 0.5), tf.uint8)
         image = augmentation.jitter_colors(image, seed, options["color_jitter"])
         image = rand_augment(image, seed + tf.constant([0, 4], tf.int64), 2, 10.0)
-        erasing = ERASING | {"preprocessing": options["preprocessing"]}
+        erasing = ERASING | {"model_range": ()}
         image = augmentation.erase(to_model_range(image), seed, 0.8, **erasing)
         np.testing.assert_array_equal(_augment(encoded, seed, **options), image)
 

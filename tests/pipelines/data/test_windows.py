@@ -9,9 +9,9 @@ import tensorflow as tf
 
 from pipelines.config.augmentation import Augmentation
 from pipelines.config.data import Sampling
-from pipelines.data import pipeline, reading, stateless_random
+from pipelines.data import pipeline, stateless_random
 from pipelines.data.order import TrainBatches, TrainOrder, Window
-from pipelines.data.reading import read_windows
+from pipelines.data.pipeline import read_windows
 from pipelines.data.sources import record_files, record_starts, records
 from pipelines.data.sources.arrays import ArraySource
 from pipelines.data.sources.open import open_source
@@ -106,7 +106,7 @@ def test_two_windows_are_read_ahead(source):
     options.autotune.enabled = False  # As in training: it may add a prefetch at the end.
     chunks = iter(chunks_of(source, windows()).with_options(options))
     for first in (0, 1):
-        for _ in range(-(-COUNT // reading._ROWS_PER_CHUNK)):
+        for _ in range(-(-COUNT // pipeline._ROWS_PER_CHUNK)):
             next(chunks)
             deadline = time.monotonic() + 60
             while len(begun) < first + 3 and time.monotonic() < deadline:
