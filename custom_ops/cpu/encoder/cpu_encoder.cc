@@ -1,16 +1,13 @@
 #include "custom_ops/cpu/encoder/cpu_encoder.h"
 
-#include <algorithm>
-
 #include "custom_ops/cpu/attention/cpu_attention.h"
 #include "custom_ops/cpu/dispatch.h"
+#include "custom_ops/cpu/encoder/encoder_buffers.h"
 #include "custom_ops/cpu/phases.h"
 
 namespace vit {
 
 namespace {
-
-constexpr int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
 // The bytes of a row of a product, so that rows stay in the L2 cache.
 constexpr int64_t kMostRowBytes = 4096;
@@ -23,14 +20,6 @@ constexpr int64_t kMostRows = 8192;
 constexpr int64_t kDepthUnit = 32;
 // The bytes of the weights of the next layer that a layer prefetches.
 constexpr int64_t kMostPrefetched = 128 * 1024;
-
-// The elements between rows: not a power of two, at which rows would share few sets of the caches.
-int64_t padded(int64_t elements) { return round_up(elements, 32) + 32; }
-
-// Whether `out` has no room for the tokens between blocks.
-bool has_stream(const EncoderProblem& problem) {
-  return problem.head || (problem.first_row_only && (problem.blocks > 1 || problem.images));
-}
 
 // The numbers of `out` for one image.
 int64_t out_size(const EncoderProblem& problem) {
@@ -45,50 +34,6 @@ int64_t image_bytes(const EncoderImages& images) {
   return shape.height * shape.width * shape.channels * size_of(images.type);
 }
 
-// Memory for all blocks, allocated at once.
-class Buffers {
- public:
-  Buffers(const EncoderProblem& problem, DType activation)
-      : normal_stride(padded(problem.width)),
-        hidden_stride(padded(problem.mlp_size)),
-        patch_stride(problem.images ? padded(problem.images->shape.patch_elements()) : 0) {
-    const int64_t rows = problem.batch * problem.tokens, size = size_of(activation);
-    const int64_t sizes[kCount] = {rows * normal_stride * size,
-                                   rows * 3 * problem.width * size,
-                                   rows * problem.width * size,
-                                   rows * std::max(hidden_stride, patch_stride) * size,
-                                   2 * problem.batch * problem.heads * problem.tokens * 4,
-                                   has_stream(problem) ? rows * problem.width * 4 : 0,
-                                   problem.head ? problem.batch * problem.width * 4 : 0};
-    for (int i = 0; i < kCount; ++i) {
-      offsets_[i] = bytes;
-      bytes += round_up(sizes[i], 64);
-    }
-  }
-
-  void place(void* memory) {
-    char* const at = static_cast<char*>(memory);
-    normal = at + offsets_[0];
-    qkv = at + offsets_[1];
-    attended = at + offsets_[2];
-    hidden = at + offsets_[3];
-    statistics = at + offsets_[4];
-    stream = reinterpret_cast<float*>(at + offsets_[5]);
-    pooled = reinterpret_cast<float*>(at + offsets_[6]);
-  }
-
-  const int64_t normal_stride, hidden_stride, patch_stride;  // elements between rows
-  int64_t bytes = 0;
-  void *normal, *qkv, *attended, *hidden;  // activations; `hidden` first has the patches
-  void* statistics;                        // of attention; not read
-  float* stream;                           // of all tokens, if `out` has no room for them
-  float* pooled;                           // [batch, width], of the head
-
- private:
-  static constexpr int kCount = 7;
-  int64_t offsets_[kCount];
-};
-
 // Rows of the residual stream, which the layers of a block read and then write.
 struct Stream {
   int64_t rows;
@@ -101,7 +46,7 @@ struct Stream {
 class EncoderPhases {
  public:
   EncoderPhases(const EncoderProblem& problem, const EncoderKernels& kernels,
-                const Buffers& buffers, int64_t threads)
+                const EncoderBuffers& buffers, int64_t threads)
       : problem_(problem), kernels_(kernels), buffers_(buffers), threads_(threads) {
     const int64_t batch = problem.batch, width = problem.width;
     float* const stream = has_stream(problem) ? buffers.stream : problem.out;
@@ -336,7 +281,7 @@ class EncoderPhases {
 
   const EncoderProblem& problem_;
   const EncoderKernels& kernels_;
-  const Buffers& buffers_;
+  const EncoderBuffers& buffers_;
   const int64_t threads_;
   Phases phases_;
   const char* weights_ = nullptr;     // of the next dense layer
@@ -392,7 +337,7 @@ Result encoder(const EncoderProblem& problem, const Execution& execution) {
 
 Result encoder_with(const EncoderKernels& kernels, const EncoderProblem& problem,
                     const Execution& execution) {
-  Buffers buffers(problem, kernels.activation);
+  EncoderBuffers buffers(problem, kernels.activation);
   void* const memory = execution.allocator.allocate(buffers.bytes);
   if (!memory) return Result::kOutOfMemory;
   buffers.place(memory);
