@@ -128,8 +128,8 @@ GROUPS = {
     "models": (
         *("custom_ops/", "requirements", "pyproject.toml", "tests/vit_tf/"),
         *(f"vit_tf/{x}/" for x in ("analysis", "config", "images", "layers", "models")),
-        *(f"vit_tf/{x}.py" for x in ("cost", "create", "families", "features", "keras_file")),
-        *(f"vit_tf/{x}.py" for x in ("packing", "preprocessing", "size_checks")),
+        *(f"vit_tf/{x}.py" for x in ("cost", "families", "features", "keras_file")),
+        *(f"vit_tf/{x}.py" for x in ("create", "packing", "preprocessing")),
     ),
     # A trained backbone beside ONNX Runtime: files, exports, inspection, uses. Downloads 90 MB.
     "trained": (

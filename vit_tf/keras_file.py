@@ -19,10 +19,9 @@ import keras
 from vit_tf.checkpoints.loading import not_finite, warn_not_finite
 from vit_tf.config import ModelConfig
 from vit_tf.config.checks import POLICIES
-from vit_tf.create import create_model
+from vit_tf.create import MAX_COMPRESSION, check_size, create_model
 from vit_tf.families import FAMILIES, config_from_dict, family_of
 from vit_tf.files import storage
-from vit_tf.size_checks import MAX_COMPRESSION, check_size
 from vit_tf.weights import published_arrays
 
 _CONFIG, _WEIGHTS = "config.json", "model.weights.h5"

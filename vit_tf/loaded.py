@@ -15,14 +15,13 @@ from vit_tf.checkpoints.kinds import final_weights, kind_of
 from vit_tf.checkpoints.shapes import assumed_square
 from vit_tf.checkpoints.sidecar import read_sidecar
 from vit_tf.classes import Classes
-from vit_tf.create import create_model
+from vit_tf.create import check_file, create_model
 from vit_tf.images.image_array import check_image
 from vit_tf.images.image_file import read_image
 from vit_tf.models.image_features import ImageFeatures
 from vit_tf.preprocessing import Preprocessing
 from vit_tf.pretrained.class_names import names_if_imagenet
 from vit_tf.pretrained.records import find_file_record
-from vit_tf.size_checks import check_file
 from vit_tf.weights import find_weights, load_checkpoint, open_checkpoint
 
 _BATCH_SIZE = 32

@@ -11,7 +11,7 @@ from pipelines.runs import checkpoint_weights, checkpoints, manifest
 from pipelines.runs.workdir import Workdir
 from pipelines.stored_models.exported import RuntimeFile, SavedModel
 from pipelines.stored_models.stored_model import StoredConfig, StoredModel
-from vit_tf import keras_file, size_checks
+from vit_tf import create, keras_file
 from vit_tf.checkpoints.kinds import Kind, kind_of, refusal
 from vit_tf.checkpoints.sidecar import read_sidecar
 from vit_tf.files import storage
@@ -56,7 +56,7 @@ class KerasFile(_File):
 class _ArrayFile(_File):
     def _read_config(self):
         with open_checkpoint(self.path) as file:
-            size_checks.check_file(file)
+            create.check_file(file)
             return StoredConfig(file.config, self._trained_dtype(), file.preprocessing)
 
 
@@ -111,7 +111,7 @@ class Checkpoint(StoredModel):
         experiment = self.workdir.read_experiment()
         labels = manifest.read_labels(self.workdir.manifest)
         config = experiment.model_config(len(labels))
-        size_checks.check_size(config, checkpoint_weights.weight_shapes(self.path), self.name)
+        create.check_size(config, checkpoint_weights.weight_shapes(self.path), self.name)
         return experiment, labels, config
 
     def _read_activation(self, opening):

@@ -23,7 +23,7 @@ from pipelines.training.train_data import RunData, open_data, open_few_shot_data
 from vit_tf import cost
 from vit_tf.analysis import lora_cost
 from vit_tf.config import ModelConfig
-from vit_tf.size_checks import check_memory
+from vit_tf.create import check_memory
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ SYNONYMS = {
 }
 
 # Far above the sizes of any model. A damaged or hostile configuration cannot describe one that
-# takes minutes to count; `size_checks.check_memory` compares the whole model with the machine.
+# takes minutes to count; `create.check_memory` compares the whole model with the machine.
 MAX_SIDE, MAX_WIDTH, MAX_DEPTH, MAX_CLASSES = 2**14, 2**17, 2**10, 2**24
 
 
