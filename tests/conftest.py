@@ -100,6 +100,24 @@ def pytest_sessionstart(session):
     tf.config.set_logical_device_configuration(cpu, parts)
     tf.config.experimental.enable_tensor_float_32_execution(False)
     tf.random.set_seed(SEED)
+    _turn_autotuner_off(tf.data)
+
+
+def _turn_autotuner_off(data):
+    """Leaves out the autotuner of datasets for which the code has not chosen: of `fit`, of tests.
+
+    Deleting an iterator can wait until its autotuner looks again: as long as the iterator has lived,
+    at most a minute (TensorFlow 2.20). One in a cycle of garbage is deleted in some later test,
+    which then waits.
+    """
+    iterate, off = data.Dataset.__iter__, data.Options()
+    off.autotune.enabled = False
+
+    def untuned(dataset):
+        is_open = dataset.options().autotune.enabled is None
+        return iterate(dataset.with_options(off) if is_open else dataset)
+
+    data.Dataset.__iter__ = untuned
 
 
 def pytest_ignore_collect(collection_path, config):

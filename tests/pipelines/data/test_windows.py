@@ -102,9 +102,7 @@ def test_two_windows_are_read_ahead(source):
             begun.append(number)
             yield Window(np.arange(COUNT), np.arange(COUNT))
 
-    options = tf.data.Options()
-    options.autotune.enabled = False  # As in training: it may add a prefetch at the end.
-    chunks = iter(chunks_of(source, windows()).with_options(options))
+    chunks = iter(chunks_of(source, windows()))
     for first in (0, 1):
         for _ in range(-(-COUNT // pipeline._ROWS_PER_CHUNK)):
             next(chunks)

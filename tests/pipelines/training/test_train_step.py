@@ -71,9 +71,7 @@ def _trainer(experiment, batches, strategy=None):
         experiment, task_of(experiment, experiment.model.config(CLASSES)), strategy
     )
     _assign(trainer.model, _start_weights(trainer.model))
-    options = tf.data.Options()
-    options.autotune.enabled = False  # As in training: its end can block for a minute.
-    dataset = tf.data.Dataset.from_tensor_slices(batches).repeat().with_options(options)
+    dataset = tf.data.Dataset.from_tensor_slices(batches).repeat()
     trainer.train_dataset = strategy.experimental_distribute_dataset(dataset)
     return trainer
 
