@@ -106,9 +106,9 @@ def pytest_sessionstart(session):
 def _turn_autotuner_off(data):
     """Leaves out the autotuner of datasets for which the code has not chosen: of `fit`, of tests.
 
-    Deleting an iterator can wait until its autotuner looks again: as long as the iterator has lived,
-    at most a minute (TensorFlow 2.20). One in a cycle of garbage is deleted in some later test,
-    which then waits.
+    Deleting an iterator can wait until its autotuner looks again: about as long as it has lived, at
+    most a minute (TensorFlow 2.20). One in a cycle of garbage is deleted in some later test, which
+    then waits.
     """
     iterate, off = data.Dataset.__iter__, data.Options()
     off.autotune.enabled = False
