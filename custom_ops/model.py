@@ -11,8 +11,6 @@ from custom_ops import dispatch
 from custom_ops.arguments import exact_floats
 from custom_ops.encoder import NO_GRADIENT, EncoderPlan
 
-POOLINGS = ("none", "token", "mean")
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ModelPlan:

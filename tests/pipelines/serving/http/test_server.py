@@ -157,9 +157,6 @@ def test_a_large_body_is_refused_though_it_is_sent_to_its_end(slow):
         assert status == 415 and "'gzip' is not read here" in json.loads(answer)["error"]
 
 
-CHUNKED = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
-
-
 @pytest.mark.parametrize(
     ("data", "status"),
     [
