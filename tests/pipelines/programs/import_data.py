@@ -4,9 +4,9 @@ import tensorflow as tf
 
 from pipelines.data import (  # noqa: F401
     batch_listing,
+    decoding,
     order,
     pipeline,
-    reading,
     stateless_random,
 )
 from pipelines.data.builtin import digits, shapes  # noqa: F401
