@@ -27,6 +27,7 @@ from transformers import (
     AutoImageProcessor,
     DeiTConfig,
     DeiTForImageClassification,
+    DeiTForImageClassificationWithTeacher,
     Dinov2Config,
     Dinov2Model,
     Dinov2WithRegistersConfig,
@@ -46,7 +47,15 @@ from transformers import (
 
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 HALF = (0.5,) * 3, (0.5,) * 3
-# By the name in config.json: models whose result is `pooler_output`.
+# By the name in config.json: classifiers, and models whose result is `pooler_output`.
+CLASSIFIERS = {
+    kind.__name__: kind
+    for kind in (
+        ViTForImageClassification,
+        DeiTForImageClassification,
+        DeiTForImageClassificationWithTeacher,
+    )
+}
 BACKBONES = {
     kind.__name__: kind
     for kind in (ViTModel, Dinov2Model, Dinov2WithRegistersModel, DINOv3ViTModel, SiglipVisionModel)
@@ -95,9 +104,13 @@ def make_huggingface(folder):
     make_dinov3(folder)
     make_siglip(folder)
 
-    model = randomized(DeiTForImageClassification(DeiTConfig(**small, id2label=labels)))
-    model.save_pretrained(folder / "hf_deit")
-    keep(folder / "hf_deit", model, small["image_size"], lambda out: out.logits)
+    for name, kind in [
+        ("hf_deit", DeiTForImageClassification),
+        ("hf_deit_teacher", DeiTForImageClassificationWithTeacher),
+    ]:
+        model = randomized(kind(DeiTConfig(**small, id2label=labels)))
+        model.save_pretrained(folder / name)
+        keep(folder / name, model, small["image_size"], lambda out: out.logits)
 
     # The class token does not depend on the order of the patches, which are shuffled.
     decoder = dict(decoder_hidden_size=32, decoder_num_hidden_layers=1)
@@ -193,6 +206,7 @@ def make_timm(folder):
         ("timm_map_tanh", "vit_base_patch32_siglip_256", (24, 40), {}),
         ("timm_no_slot", "flexivit_small", (24, 40), {}),
         ("timm_deit", "deit_tiny_patch16_224", (32, 32), {}),
+        ("timm_deit_distilled", "deit_small_distilled_patch16_224", (32, 48), {}),
         ("timm_dinov2", "vit_small_patch14_dinov2", (24, 40), {}),
         ("timm_reg4_dinov2", "vit_small_patch14_reg4_dinov2", (24, 40), {}),
         ("timm_registers", "vit_base_patch16_224", (24, 41), {"reg_tokens": 2}),
@@ -298,12 +312,12 @@ def load(folder):
         settings = json.loads((path / "config.json").read_text())
         output = lambda out: out  # noqa: E731
         if "model_type" in settings:
-            kind = BACKBONES.get(settings["architectures"][0])
-            model, report = (kind or ViTForImageClassification).from_pretrained(
-                path, output_loading_info=True
-            )
+            name = settings["architectures"][0]
+            kind = (CLASSIFIERS | BACKBONES)[name]
+            model, report = kind.from_pretrained(path, output_loading_info=True)
             check_report(path, report)
-            output = (lambda out: out.pooler_output) if kind else (lambda out: out.logits)
+            is_backbone = name in BACKBONES
+            output = (lambda out: out.pooler_output) if is_backbone else (lambda out: out.logits)
             photo = np.zeros([91, 57, 3], np.uint8)
             pixels = AutoImageProcessor.from_pretrained(path)(photo, return_tensors="pt")
             if tuple(pixels["pixel_values"].shape[2:]) != images.shape[1:3]:

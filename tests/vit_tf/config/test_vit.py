@@ -255,6 +255,15 @@ def test_injections_without_meaning_are_refused(kind, injection):
         ({"position_embedding": "rotary_2d", "axial": True}, "stem .*axial=false"),
         ({"position_embedding": "rotary_2d", "heads": 2}, "multiple of 4 .*heads=2"),
         ({"position_injection": "every_layer", "axial": True}, "stem .*axial=false"),
+        ({"classifier": "token_distilled", "axial": True}, "distillation token .*axial=false"),
+        (
+            {"classifier": "token_distilled", "register_tokens": 1},
+            "one token .*register_tokens=0. Received: 1",
+        ),
+        (
+            {"classifier": "token_distilled", "representation_size": 7},
+            "linear .*representation_size=none. Received: 7",
+        ),
         ({"register_tokens": 4, "axial": True}, "register_tokens=4 .*axial=false"),
         ({"register_tokens": 4, "position_embedding": "relative"}, "tokens=4 .*relative.*offset"),
         ({"register_tokens": 4, "position_injection": "every_layer"}, "every_layer .*at stem"),
