@@ -184,6 +184,8 @@ def make_dinov3(folder):
         ("hf_dinov3", {"num_register_tokens": 4}),
         ("hf_dinov3_memory", {"num_register_tokens": 4}),
         ("hf_dinov3_gated", gated),
+        # The switches of the published 7B model.
+        ("hf_dinov3_no_bias", gated | {"query_bias": False, "value_bias": False}),
     ]:
         model, path = randomized(DINOv3ViTModel(DINOv3ViTConfig(**fields, **own))), folder / name
         model.save_pretrained(path)
@@ -201,6 +203,7 @@ def make_timm(folder):
     for name, architecture, size, fields in [
         ("timm_token", "vit_base_patch16_224", (24, 41), {"act_layer": "gelu_tanh"}),
         ("timm_layer_scale", "vit_base_patch16_224", (24, 41), {"init_values": 0.5}),
+        ("timm_no_bias", "vit_base_patch16_224", (24, 41), {"qkv_bias": False}),
         ("timm_gap", "vit_base_patch16_siglip_gap_224", (24, 40), {}),
         ("timm_map", "vit_base_patch16_siglip_224", (24, 40), {}),
         ("timm_map_tanh", "vit_base_patch32_siglip_256", (24, 40), {}),

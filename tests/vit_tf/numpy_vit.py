@@ -72,6 +72,8 @@ def published(model):
         for i, part in enumerate(("query", "key", "value")):
             kernel = value(block.attention.qkv.kernel)[:, i * width : (i + 1) * width]
             params[f"{names['attention']}/{part}/kernel"] = kernel.reshape(width, heads, size)
+            if not model.config.qkv_bias:
+                continue
             if model.config.key_bias:
                 bias = value(block.attention.qkv.bias)[i * width : (i + 1) * width]
             elif part == "key":

@@ -138,7 +138,9 @@ def _block(config, tokens, keys, size, compiled):
         in_attention += of_heads * 2 + Cost(live=max(7 * stream * size, in_float32))
     if config.rotary:
         in_attention += Cost(live=8 * stream * size)
-    if not config.key_bias:
+    if not config.qkv_bias:
+        projections += Cost(parameters=-3 * width, arrays=-1)
+    elif not config.key_bias:
         projections += Cost(parameters=-width)
     # A gradient of the factors of a branch reads the branch.
     scale = Cost(parameters=width, arrays=1, kept=stream * size) if config.layer_scale else Cost()

@@ -85,6 +85,8 @@ class ViTConfig(ModelConfig):
         qk_norm: whether a LayerNorm over the channels of each head is applied to queries and keys
             (ViT-22B, Dehghani et al., 2023).
         key_bias: whether the projection to keys has a bias; not in DINOv3.
+        qkv_bias: whether the projections to queries, values and, with `key_bias`, keys have one;
+            not in DINOv3's 7B model.
         head_bias: initial value of the head's bias; -10 for sigmoid pre-training on ImageNet-21k.
         stem: the ResNet of a hybrid; its feature map is cut into patches instead of the image.
         axial: whether each layer is two blocks, one with attention within each row of the patches,
@@ -133,6 +135,7 @@ class ViTConfig(ModelConfig):
     layer_scale: float = 0.0
     qk_norm: bool = False
     key_bias: bool = True
+    qkv_bias: bool = True
     head_bias: float = 0.0
     stem: StemConfig | None = None
     axial: bool = False
@@ -161,8 +164,13 @@ class ViTConfig(ModelConfig):
         check_float("head_bias", self.head_bias)
         if check_float("rotary_base", self.rotary_base) <= 1:
             raise ValueError(f"rotary_base must be above 1. Received: {self.rotary_base}.")
-        for name in ("axial", "qk_norm", "key_bias"):
+        for name in ("axial", "qk_norm", "key_bias", "qkv_bias"):
             check_bool(name, getattr(self, name))
+        if self.key_bias and not self.qkv_bias:
+            raise ValueError(
+                "qkv_bias=false leaves out the bias of keys too: set key_bias=false. Received: "
+                "key_bias=True."
+            )
         check_choice("classifier", self.classifier, CLASSIFIERS)
         check_choice("position_embedding", self.position_embedding, POSITION_EMBEDDINGS)
         check_choice("position_injection", self.position_injection, POSITION_INJECTIONS)

@@ -125,6 +125,7 @@ class VisionTransformer(TokenClassifier, ImageModel):
                 layer_scale=config.layer_scale,
                 qk_norm=config.qk_norm,
                 key_bias=config.key_bias,
+                qkv_bias=config.qkv_bias,
                 rotary=config.rotary,
                 name=f"block_{layer}{kind}",
                 **policy,

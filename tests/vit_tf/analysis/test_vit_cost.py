@@ -60,6 +60,7 @@ FIELDS = [
     {"layer_scale": 0.1},
     {"activation": "swiglu", "classifier": "map", "qk_norm": True},
     {"position_embedding": "rotary_2d", "key_bias": False},
+    {"classifier": "map", "key_bias": False, "qkv_bias": False},
     {"register_tokens": 3},
     MAP | {"register_tokens": 2},
     {"classifier": "token_distilled"},

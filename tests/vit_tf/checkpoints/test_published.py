@@ -40,6 +40,7 @@ FORMS = {
     "layer scale": {"layer_scale": 1.0},
     "axial layer scale": tiny.AXIAL | {"layer_scale": 1.0},
     "rotary positions": {"position_embedding": "rotary_2d", "key_bias": False},
+    "no qkv bias": {"key_bias": False, "qkv_bias": False},
     "swiglu": {"activation": "swiglu", "qk_norm": True},
     "registers": {"register_tokens": 3},
     "distilled": {"classifier": "token_distilled"},

@@ -45,6 +45,7 @@ EXPRESSIBLE = {
         "dinov3",
         tiny.config(**DINOV3 | {"activation": "swiglu", "mlp_size": 20}, register_tokens=2),
     ),
+    "dinov3 no qkv bias": ("dinov3", tiny.config(**DINOV3, qkv_bias=False)),
     "siglip": ("siglip", tiny.config(**SIGLIP)),
     "siglip erf": ("siglip", tiny.config(**SIGLIP, **HUGGINGFACE)),
     "timm token": ("timm", tiny.config(**TIMM)),
@@ -60,6 +61,10 @@ EXPRESSIBLE = {
     "timm registers no positions": (
         "timm",
         tiny.config(register_tokens=2, position_embedding="none"),
+    ),
+    "timm map no qkv bias": (
+        "timm",
+        tiny.config(classifier="map", key_bias=False, qkv_bias=False),
     ),
     "timm distilled": ("timm", tiny.config(classifier="token_distilled")),
     "timm unpooled": ("timm", tiny.config(classifier="unpooled")),

@@ -248,6 +248,8 @@ WRONG = [
         "key_bias is True. Expected false",
         "vit_tf does not have",
     ),
+    ("dinov3", "config.json", {"value_bias": False}, "value_bias is False. Expected true"),
+    ("dinov3", "config.json", {"query_bias": False}, "value_bias is True. Expected false"),
     ("dinov3", "config.json", {"mlp_bias": False}, "mlp_bias is False", "true"),
     ("dinov3", "config.json", {"use_gated_mlp": True}, "Expected false, as in the tensors"),
     ("dinov3", "config.json", {"rope_theta": 1}, "a number above 1"),

@@ -63,6 +63,8 @@ CUSTOM_STEM = {"stage_depths": (1,), **EPSILONS}
         ("dinov2", dinov2(mlp_size=20), "no whole mlp_ratio .*: with 2 it is 24"),
         ("dinov2", dinov2(mlp_size=30, activation="swiglu"), "with 4 it is 32"),
         ("dinov3", dinov2(), "positions are rotary_2d"),
+        ("dinov2", dinov2(key_bias=False, qkv_bias=False), "key_bias is False"),
+        ("timm", tiny.config(key_bias=False), "key_bias is False"),
         ("dinov3", dinov3(key_bias=True), "key_bias is True"),
         ("dinov3", dinov3(num_classes=5), "num_classes=0"),
         ("dinov3", dinov3(layer_scale=0.0), "layer_scale is 0"),

@@ -54,6 +54,7 @@ FORMS = {
     "registers no positions": {"register_tokens": 2, "position_embedding": "none"},
     "axial layer scale": tiny.AXIAL | {"layer_scale": 0.1},
     "rotary": {"position_embedding": "rotary_2d", "key_bias": False},
+    "no qkv bias": {"key_bias": False, "qkv_bias": False, "qk_norm": True},
     "unpooled rotary": {
         "classifier": "unpooled",
         "position_embedding": "rotary_2d",

@@ -112,6 +112,7 @@ def config_from_shapes(shapes, path, grid=None) -> ViTConfig:
         "layer_scale": float(f"{block}/LayerScale_0/scale" in shapes),
         "qk_norm": f"{attention}/query_ln/scale" in shapes,
         "key_bias": f"{attention}/key/bias" in shapes,
+        "qkv_bias": f"{attention}/query/bias" in shapes,
         "classifier": "token" if "cls" in shapes else "gap",
         "register_tokens": 0,
         "num_classes": 0,
@@ -144,7 +145,7 @@ def array_fields(config) -> dict:
     some pixels may be outside of all patches.
     """
     names = ("hidden_size", "mlp_size", "layers", "heads", "patch_size", "num_classes", "grid")
-    names += ("axial", "register_tokens", "is_distilled", "qk_norm", "key_bias")
+    names += ("axial", "register_tokens", "is_distilled", "qk_norm", "key_bias", "qkv_bias")
     fields = {name: getattr(config, name) for name in names}
     fields["layer_scale"] = config.layer_scale > 0
     if config.stem:
@@ -309,7 +310,7 @@ def _attention(layer, prefix, width, heads):
     found = [joined(layer.qkv.kernel, "kernel", (width, *head_shape))]
     if layer.qkv.use_bias:
         found.append(joined(layer.qkv.bias, "bias", head_shape))
-    else:
+    elif layer.bias is not None:
         found.append(_bias_of_query_and_value(layer.bias, prefix, head_shape))
     return [
         *found,

@@ -184,10 +184,6 @@ def _config(path, shapes, heads, activation, stated, notes, own_grid):
         shapes, "patch_embed.proj.weight", path, stem and stem.channels
     )
     (mlp_size,) = infer_config.sizes(shapes, "blocks.0.mlp.fc1.bias", 1, path)
-    if "blocks.0.attn.qkv.bias" not in shapes and "blocks.0.attn.qkv.weight" in shapes:
-        raise ValueError(
-            f"{path} cannot be expressed in vit_tf: queries, keys and values have no biases."
-        )
     representation_size, num_classes = None, 0
     if "pre_logits.fc.weight" in shapes:
         representation_size = infer_config.sizes(shapes, "pre_logits.fc.weight", 2, path)[0]
@@ -228,6 +224,7 @@ def _config(path, shapes, heads, activation, stated, notes, own_grid):
         position_embedding="none" if rows is None else "learned_1d",
         activation=activation,
         layer_norm_epsilon=LAYER_NORM_EPSILON,
+        **dict.fromkeys(("key_bias", "qkv_bias"), "blocks.0.attn.qkv.bias" in shapes),
         stem=stem,
     )
     return config, slots
@@ -290,7 +287,7 @@ def _stem(path, shapes):
 
 
 def _check_vit_writable(config):
-    if reason := infer_config.inexpressible(config):
+    if reason := infer_config.inexpressible(config, has_qkv_bias=False):
         raise cannot(reason)
     if (value := config.layer_norm_epsilon) != LAYER_NORM_EPSILON:
         raise cannot_state("layer_norm_epsilon", LAYER_NORM_EPSILON, value, "LayerNorm")
@@ -325,6 +322,7 @@ def _arguments(config):
         "depth": config.layers,
         "num_heads": config.heads,
         "mlp_ratio": ratio,
+        **({} if config.qkv_bias else {"qkv_bias": False}),
         "class_token": config.has_class_token,
         **registers,
         "global_pool": "token" if config.is_distilled else _POOLS[config.classifier],

@@ -87,7 +87,9 @@ def _attention(config, key, out, layers, prefix):
     found = []
     for layer, letters in layers.items():
         keys = [f"{key}/{parts[letter]}" for letter in letters]
-        found += linear(f"{prefix}.{layer}", keys, (config.hidden_size,), heads)
+        # The attention that pools always has biases.
+        has_bias = config.qkv_bias or layer != "attn.qkv"
+        found += linear(f"{prefix}.{layer}", keys, (config.hidden_size,), heads)[: 1 + has_bias]
     return found + linear(out, f"{key}/out", heads, (config.hidden_size,))
 
 
