@@ -132,10 +132,27 @@ def make_siglip(folder):
             save_file(model.state_dict(), path / "model.safetensors")
         keep(path, model, (32, 32), lambda out: out.pooler_output)
 
+    # 4 x 4 positions for 3 x 6 patches.
+    model = randomized(SiglipVisionModel(SiglipVisionConfig(**images)))
+    path = folder / "hf_siglip_resized"
+    model.save_pretrained(path)
+    keep(path, Interpolating(model), (24, 48), lambda out: out.pooler_output)
+
     texts = small | {"vocab_size": 11, "max_position_embeddings": 5}
     model = randomized(SiglipModel(SiglipConfig(text_config=texts, vision_config=images)))
     model.save_pretrained(folder / "hf_siglip_whole")
     keep(folder / "hf_siglip_whole", model.vision_model, (32, 32), lambda out: out.pooler_output)
+
+
+class Interpolating(torch.nn.Module):
+    """A model of Hugging Face that resizes its positions to those of the images."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, pixels):
+        return self.model(pixels, interpolate_pos_encoding=True)
 
 
 def make_dinov2(folder):

@@ -38,6 +38,7 @@ MADE = [
     "hf_registers_memory",
     "hf_siglip",
     "hf_siglip_memory",
+    "hf_siglip_resized",
     "hf_siglip_whole",
     "timm_shapes_alone",
     "timm_token",

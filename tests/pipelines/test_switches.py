@@ -31,7 +31,11 @@ VITS = {
         "model.key_bias=false",
         "model.activation=swiglu",
     ],
-    "distilled": ["model.classifier=token_distilled"],
+    "distilled": [
+        "model.classifier=token_distilled",
+        "model.key_bias=false",
+        "model.qkv_bias=false",
+    ],
 }
 LAYERS = {
     **{kind: f"model.spatial={kind}" for kind in SPATIAL[1:]},
