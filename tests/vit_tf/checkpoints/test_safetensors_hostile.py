@@ -237,6 +237,7 @@ WRONG = [
     ("huggingface", "preprocessor_config.json", {"size": {"longest_edge": 7}}, "size is"),
     ("huggingface", "preprocessor_config.json", {"size": {"height": "7"}}, "size.height is '7'"),
     ("huggingface", "preprocessor_config.json", {"do_normalize": 1}, "true or false"),
+    ("timm", "config.json", {"model_args": {"qkv_bias": False}}, "Expected true, as in the"),
     ("deit", "config.json", {"model_type": "vit"}, "model_type is 'vit'. Expected 'deit'"),
     ("dinov2_with_registers", "config.json", {"num_register_tokens": 4}, "Expected 2"),
     ("dinov2_with_registers", "config.json", {"model_type": "dinov2"}, "'dinov2_with_registers'"),
@@ -403,12 +404,16 @@ def test_each_misshapen_tensor_is_found(saved, kind):
         file.write_bytes(whole)
 
 
-def test_reasons_for_what_is_missing(saved):
+@pytest.mark.parametrize(
+    ("missing", "words"),
+    [("1.attn.qkv.bias", "lacks blocks.1.attn.qkv.bias"), ("0.attn.qkv.bias", "do not have")],
+)
+def test_a_bias_is_in_all_blocks_or_in_none(saved, missing, words):
     folder = saved("timm")
     safetensors_models.rewrite(
-        folder, lambda tensors: {k: v for k, v in tensors.items() if "qkv.bias" not in k}
+        folder, lambda tensors: {k: v for k, v in tensors.items() if missing not in k}
     )
-    check_refused(folder, "queries, keys and values have no biases")
+    check_refused(folder, words)
 
 
 @pytest.mark.parametrize(

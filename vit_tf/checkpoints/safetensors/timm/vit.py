@@ -184,6 +184,9 @@ def _config(path, shapes, heads, activation, stated, notes, own_grid):
         shapes, "patch_embed.proj.weight", path, stem and stem.channels
     )
     (mlp_size,) = infer_config.sizes(shapes, "blocks.0.mlp.fc1.bias", 1, path)
+    qkv_bias = "blocks.0.attn.qkv.bias" in shapes
+    if stated.arguments.flag("qkv_bias", qkv_bias) != qkv_bias:
+        raise stated.arguments.error("qkv_bias", f"{qkv_bias}, as in the tensors".lower())
     representation_size, num_classes = None, 0
     if "pre_logits.fc.weight" in shapes:
         representation_size = infer_config.sizes(shapes, "pre_logits.fc.weight", 2, path)[0]
@@ -224,7 +227,8 @@ def _config(path, shapes, heads, activation, stated, notes, own_grid):
         position_embedding="none" if rows is None else "learned_1d",
         activation=activation,
         layer_norm_epsilon=LAYER_NORM_EPSILON,
-        **dict.fromkeys(("key_bias", "qkv_bias"), "blocks.0.attn.qkv.bias" in shapes),
+        key_bias=qkv_bias,
+        qkv_bias=qkv_bias,
         stem=stem,
     )
     return config, slots
