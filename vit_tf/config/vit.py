@@ -267,6 +267,7 @@ class ViTConfig(ModelConfig):
         stem = f"a stem of {self.stem.units_summary()}, " if self.stem else ""
         height, width = self.feature_size
         registers = f", {self.register_tokens} registers" if self.register_tokens else ""
+        registers += ", a distillation token" * self.is_distilled
         return (
             f"{stem}{self.layers} {'axial ' * self.axial}layers, width {self.hidden_size}, "
             f"patches of {self.patch_size} on {height} x {width}{registers}"

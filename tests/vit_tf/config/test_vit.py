@@ -234,6 +234,12 @@ def test_registers_count_as_prefix(classifier, prefix):
     assert config.summary().endswith(", 4 registers")
 
 
+def test_a_distillation_token_counts_as_prefix():
+    config = tiny.config(classifier="token_distilled")
+    assert (config.num_prefix_tokens, config.mutual_places, config.has_class_token) == (2, 8, True)
+    assert config.summary().endswith(", a distillation token")
+
+
 @pytest.mark.parametrize("kind", POSITION_EMBEDDINGS)
 @pytest.mark.parametrize("injection", POSITION_INJECTIONS)
 def test_injections_without_meaning_are_refused(kind, injection):
