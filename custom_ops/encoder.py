@@ -120,8 +120,9 @@ def pack_encoder(blocks, num_heads, precision="float32", activation="gelu_tanh",
             `Transformer/encoderblock_<i>/` (docs/paper.md B.2), `LayerNorm_0/scale` and so on, to
             arrays or tensors of floats. An iterator is read block by block, so that the blocks need
             not be in memory all together.
-            `key/bias` may be missing, for zeros; `query_ln` and `key_ln` of the attention, each
-            `scale` and `bias` `[D / H]`, normalize the queries and keys of each head.
+            `key/bias`, or the biases of query, key and value, may be missing, for zeros; `query_ln`
+            and `key_ln` of the attention, each `scale` and `bias` `[D / H]`, normalize the queries
+            and keys of each head.
         num_heads: number of heads `H`.
         precision: "float32", or "bfloat16" for half the memory and faster products. "int8" is not
             supported.

@@ -25,7 +25,9 @@ _MLP = "MlpBlock_3"
 _QK_NORM = tuple(
     f"{_ATTENTION}/{norm}/{part}" for norm in ("query_ln", "key_ln") for part in ("scale", "bias")
 )
-_KEY_BIAS = f"{_ATTENTION}/key/bias"
+# The biases of queries, keys and values; those of keys or all three may be missing.
+_QKV_BIASES = tuple(f"{_ATTENTION}/{part}/bias" for part in ("query", "key", "value"))
+_MAY_LACK = ({_QKV_BIASES[1]}, set(_QKV_BIASES))
 
 
 def layer_shapes(width, mlp_size, activation="gelu_tanh"):
@@ -107,8 +109,8 @@ def pack_block(block, sizes, num_heads, dtype, name, activation="gelu_tanh", qk_
 
     Args:
         block: dict from published key (docs/paper.md B.2), without
-            `Transformer/encoderblock_<i>/`, to NumPy array. The bias of keys may be
-            missing, for zeros.
+            `Transformer/encoderblock_<i>/`, to NumPy array. The bias of keys, or those of
+            queries, keys and values, may be missing, for zeros.
         sizes: `(D, M)`.
         num_heads: number of heads `H`.
         dtype: NumPy dtype of the packed weights, float32 or bfloat16.
@@ -122,8 +124,9 @@ def pack_block(block, sizes, num_heads, dtype, name, activation="gelu_tanh", qk_
     Raises:
         ValueError: if an array is missing, unknown, of another shape or not of floats.
     """
-    if _KEY_BIAS not in block:
-        block = block | {_KEY_BIAS: np.zeros((num_heads, sizes[0] // num_heads), np.float32)}
+    if (missing := set(_QKV_BIASES) - block.keys()) in _MAY_LACK:
+        zeros = np.zeros((num_heads, sizes[0] // num_heads), np.float32)
+        block = block | dict.fromkeys(missing, zeros)
     expected = _published_shapes(sizes, num_heads, activation, qk_norm)
     _check_block(block, expected, sizes, num_heads, name)
     layers = _folded_layers(block)

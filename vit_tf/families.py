@@ -62,6 +62,7 @@ FAMILIES = (
         cost_path="vit_tf.analysis.vit_cost:parts",
         published_path="vit_tf.checkpoints.published.vit",
         safetensors_paths={
+            "deit": "vit_tf.checkpoints.safetensors.huggingface.deit",
             "dinov2": "vit_tf.checkpoints.safetensors.huggingface.dinov2",
             "dinov2_with_registers": (
                 "vit_tf.checkpoints.safetensors.huggingface.dinov2_with_registers"

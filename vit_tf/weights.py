@@ -197,9 +197,9 @@ def save_safetensors(model, path, layout, preprocessing=None, classes=None) -> l
     Args:
         model: the model.
         path: directory for `model.safetensors`, `config.json` and the layout's other files.
-        layout: "huggingface"; of Hugging Face too "dinov2" (with layer scale),
-            "dinov2_with_registers", "dinov3" (rotary positions) and "siglip" (attention pooling);
-            "timm" or "axial_deeplab" (AxialResNets).
+        layout: "huggingface"; of Hugging Face too "deit" (with a distillation token), "dinov2"
+            (with layer scale), "dinov2_with_registers", "dinov3" (rotary positions) and "siglip"
+            (attention pooling); "timm" or "axial_deeplab" (AxialResNets).
         preprocessing: the model's `vit_tf.Preprocessing`; None means a direct resize to the model's
             image size.
         classes: its `vit_tf.Classes`; None means no class names, and a softmax.

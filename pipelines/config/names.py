@@ -34,5 +34,12 @@ Quantization = Literal["none", "float16", "dynamic_int8", "int8"]
 Passes = Literal["inference", "training"]
 # Forms of folders with `model.safetensors`; vit_tf.families lists the forms of each family.
 Layout = Literal[
-    "huggingface", "dinov2", "dinov2_with_registers", "dinov3", "siglip", "timm", "axial_deeplab"
+    "huggingface",
+    "deit",
+    "dinov2",
+    "dinov2_with_registers",
+    "dinov3",
+    "siglip",
+    "timm",
+    "axial_deeplab",
 ]

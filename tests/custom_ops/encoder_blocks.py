@@ -7,7 +7,9 @@ import custom_ops
 ATTENTION, MLP = "MultiHeadDotProductAttention_1", "MlpBlock_3"
 
 
-def published(width, heads, mlp_size, seed=0, *, swiglu=False, qk_norm=False, key_bias=True):
+def published(
+    width, heads, mlp_size, seed=0, *, swiglu=False, qk_norm=False, key_bias=True, qkv_bias=True
+):
     """Random arrays of a block, float32, by their published keys."""
     generator = np.random.default_rng([seed, width, heads, mlp_size])
     head = (heads, width // heads)
@@ -34,8 +36,9 @@ def published(width, heads, mlp_size, seed=0, *, swiglu=False, qk_norm=False, ke
         for norm in ("query_ln", "key_ln"):
             block[f"{ATTENTION}/{norm}/scale"] = 1 + normal(head[1])
             block[f"{ATTENTION}/{norm}/bias"] = normal(head[1])
-    if not key_bias:
-        del block[f"{ATTENTION}/key/bias"]
+    parts = () if key_bias else ("key",)
+    for part in parts if qkv_bias else ("query", "key", "value"):
+        del block[f"{ATTENTION}/{part}/bias"]
     return block
 
 

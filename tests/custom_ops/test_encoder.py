@@ -120,6 +120,7 @@ MODERN = {
     "swiglu": ([2, 5, 24], 3, 70, {"swiglu": True}, None),
     "swiglu of whole panels": ([2, 5, 64], 1, 64, {"swiglu": True}, None),
     "no bias of keys": ([2, 5, 24], 3, 10, {"key_bias": False}, None),
+    "no bias of queries, keys and values": ([2, 5, 24], 3, 10, {"qkv_bias": False}, None),
     "rotary, whole heads in a panel": ([2, 9, 128], 2, 10, {}, 5),
     "rotary, a panel of queries and keys": ([1, 6, 96], 3, 10, {}, 0),
     "rotary, parts of heads": ([2, 7, 144], 2, 10, {}, 1),

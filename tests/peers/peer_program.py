@@ -27,6 +27,7 @@ from transformers import (
     AutoImageProcessor,
     DeiTConfig,
     DeiTForImageClassification,
+    DeiTForImageClassificationWithTeacher,
     Dinov2Config,
     Dinov2Model,
     Dinov2WithRegistersConfig,
@@ -46,7 +47,15 @@ from transformers import (
 
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 HALF = (0.5,) * 3, (0.5,) * 3
-# By the name in config.json: models whose result is `pooler_output`.
+# By the name in config.json: classifiers, and models whose result is `pooler_output`.
+CLASSIFIERS = {
+    kind.__name__: kind
+    for kind in (
+        ViTForImageClassification,
+        DeiTForImageClassification,
+        DeiTForImageClassificationWithTeacher,
+    )
+}
 BACKBONES = {
     kind.__name__: kind
     for kind in (ViTModel, Dinov2Model, Dinov2WithRegistersModel, DINOv3ViTModel, SiglipVisionModel)
@@ -95,9 +104,13 @@ def make_huggingface(folder):
     make_dinov3(folder)
     make_siglip(folder)
 
-    model = randomized(DeiTForImageClassification(DeiTConfig(**small, id2label=labels)))
-    model.save_pretrained(folder / "hf_deit")
-    keep(folder / "hf_deit", model, small["image_size"], lambda out: out.logits)
+    for name, kind in [
+        ("hf_deit", DeiTForImageClassification),
+        ("hf_deit_teacher", DeiTForImageClassificationWithTeacher),
+    ]:
+        model = randomized(kind(DeiTConfig(**small, id2label=labels)))
+        model.save_pretrained(folder / name)
+        keep(folder / name, model, small["image_size"], lambda out: out.logits)
 
     # The class token does not depend on the order of the patches, which are shuffled.
     decoder = dict(decoder_hidden_size=32, decoder_num_hidden_layers=1)
@@ -119,10 +132,27 @@ def make_siglip(folder):
             save_file(model.state_dict(), path / "model.safetensors")
         keep(path, model, (32, 32), lambda out: out.pooler_output)
 
+    # 4 x 4 positions for 3 x 6 patches.
+    model = randomized(SiglipVisionModel(SiglipVisionConfig(**images)))
+    path = folder / "hf_siglip_resized"
+    model.save_pretrained(path)
+    keep(path, Interpolating(model), (24, 48), lambda out: out.pooler_output)
+
     texts = small | {"vocab_size": 11, "max_position_embeddings": 5}
     model = randomized(SiglipModel(SiglipConfig(text_config=texts, vision_config=images)))
     model.save_pretrained(folder / "hf_siglip_whole")
     keep(folder / "hf_siglip_whole", model.vision_model, (32, 32), lambda out: out.pooler_output)
+
+
+class Interpolating(torch.nn.Module):
+    """A model of Hugging Face that resizes its positions to those of the images."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, pixels):
+        return self.model(pixels, interpolate_pos_encoding=True)
 
 
 def make_dinov2(folder):
@@ -171,6 +201,8 @@ def make_dinov3(folder):
         ("hf_dinov3", {"num_register_tokens": 4}),
         ("hf_dinov3_memory", {"num_register_tokens": 4}),
         ("hf_dinov3_gated", gated),
+        # The switches of the published 7B model.
+        ("hf_dinov3_no_bias", gated | {"query_bias": False, "value_bias": False}),
     ]:
         model, path = randomized(DINOv3ViTModel(DINOv3ViTConfig(**fields, **own))), folder / name
         model.save_pretrained(path)
@@ -188,11 +220,13 @@ def make_timm(folder):
     for name, architecture, size, fields in [
         ("timm_token", "vit_base_patch16_224", (24, 41), {"act_layer": "gelu_tanh"}),
         ("timm_layer_scale", "vit_base_patch16_224", (24, 41), {"init_values": 0.5}),
+        ("timm_no_bias", "vit_base_patch16_224", (24, 41), {"qkv_bias": False}),
         ("timm_gap", "vit_base_patch16_siglip_gap_224", (24, 40), {}),
         ("timm_map", "vit_base_patch16_siglip_224", (24, 40), {}),
         ("timm_map_tanh", "vit_base_patch32_siglip_256", (24, 40), {}),
         ("timm_no_slot", "flexivit_small", (24, 40), {}),
         ("timm_deit", "deit_tiny_patch16_224", (32, 32), {}),
+        ("timm_deit_distilled", "deit_small_distilled_patch16_224", (32, 48), {}),
         ("timm_dinov2", "vit_small_patch14_dinov2", (24, 40), {}),
         ("timm_reg4_dinov2", "vit_small_patch14_reg4_dinov2", (24, 40), {}),
         ("timm_registers", "vit_base_patch16_224", (24, 41), {"reg_tokens": 2}),
@@ -298,12 +332,12 @@ def load(folder):
         settings = json.loads((path / "config.json").read_text())
         output = lambda out: out  # noqa: E731
         if "model_type" in settings:
-            kind = BACKBONES.get(settings["architectures"][0])
-            model, report = (kind or ViTForImageClassification).from_pretrained(
-                path, output_loading_info=True
-            )
+            name = settings["architectures"][0]
+            kind = (CLASSIFIERS | BACKBONES)[name]
+            model, report = kind.from_pretrained(path, output_loading_info=True)
             check_report(path, report)
-            output = (lambda out: out.pooler_output) if kind else (lambda out: out.logits)
+            is_backbone = name in BACKBONES
+            output = (lambda out: out.pooler_output) if is_backbone else (lambda out: out.logits)
             photo = np.zeros([91, 57, 3], np.uint8)
             pixels = AutoImageProcessor.from_pretrained(path)(photo, return_tensors="pt")
             if tuple(pixels["pixel_values"].shape[2:]) != images.shape[1:3]:

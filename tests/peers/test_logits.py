@@ -25,26 +25,31 @@ MADE = [
     "hf_bfloat16_imagenet",
     "hf_pooler",
     "hf_deit",
+    "hf_deit_teacher",
     "hf_dinov2",
     "hf_dinov2_gated",
     "hf_dinov2_memory",
     "hf_dinov3",
     "hf_dinov3_gated",
+    "hf_dinov3_no_bias",
     "hf_dinov3_memory",
     "hf_mae",
     "hf_registers",
     "hf_registers_memory",
     "hf_siglip",
     "hf_siglip_memory",
+    "hf_siglip_resized",
     "hf_siglip_whole",
     "timm_shapes_alone",
     "timm_token",
     "timm_layer_scale",
+    "timm_no_bias",
     "timm_gap",
     "timm_map",
     "timm_map_tanh",
     "timm_no_slot",
     "timm_deit",
+    "timm_deit_distilled",
     "timm_dinov2",
     "timm_dinov2_resized",
     "timm_reg4_dinov2",
@@ -77,6 +82,12 @@ OURS = {
         "huggingface",
         vit_tf.ViTConfig(**VIT | {"num_classes": 0}, representation_size=20),
     ),
+    "hf_deit": ("deit", vit_tf.ViTConfig(**VIT, register_tokens=1)),
+    "hf_deit_teacher": ("deit", vit_tf.ViTConfig(**VIT, classifier="token_distilled")),
+    "hf_deit_no_positions": (
+        "deit",
+        vit_tf.ViTConfig(**VIT, classifier="token_distilled", position_embedding="none"),
+    ),
     "hf_dinov2": (
         "dinov2",
         vit_tf.ViTConfig(
@@ -100,6 +111,7 @@ OURS = {
     ),
     "hf_dinov3": ("dinov3", DINOV3.replace(register_tokens=2)),
     "hf_dinov3_gated": ("dinov3", DINOV3.replace(activation="swiglu", rotary_base=50.0)),
+    "hf_dinov3_no_bias": ("dinov3", DINOV3.replace(activation="swiglu", qkv_bias=False)),
     "hf_siglip": (
         "siglip",
         vit_tf.ViTConfig(**VIT | {"num_classes": 0, "image_size": 27}, classifier="map"),
@@ -110,7 +122,17 @@ OURS = {
         vit_tf.ViTConfig(**VIT, register_tokens=3, classifier="gap"),
     ),
     "timm_token": ("timm", vit_tf.ViTConfig(**VIT)),
+    "timm_deit": ("timm", vit_tf.ViTConfig(**VIT, classifier="token_distilled")),
+    "timm_deit_sincos": (
+        "timm",
+        vit_tf.ViTConfig(
+            **VIT | {"activation": "gelu_erf"},
+            classifier="token_distilled",
+            position_embedding="sincos_2d",
+        ),
+    ),
     "timm_layer_scale": ("timm", vit_tf.ViTConfig(**VIT, layer_scale=0.5)),
+    "timm_no_bias": ("timm", vit_tf.ViTConfig(**VIT, key_bias=False, qkv_bias=False)),
     "timm_no_positions": ("timm", vit_tf.ViTConfig(**VIT, position_embedding="none")),
     "timm_gap": ("timm", vit_tf.ViTConfig(**VIT, classifier="gap", activation="gelu_erf")),
     "timm_map": ("timm", vit_tf.ViTConfig(**VIT, classifier="map")),
@@ -211,13 +233,14 @@ def test_architectures_of_timm_are_rejected_or_read_right(tmp_path):
     read, wrong = [], []
     for name, theirs in architectures.items():
         classifier = {"token": "token", "avg": "gap", "map": "map"}.get(theirs["pool"])
+        is_distilled = "dist_token" in theirs["names"]
         known = {"head.weight", "head.bias"}
         if classifier:
             config = vit_tf.ViTConfig(
                 **VIT | {"hidden_size": theirs["width"], "heads": 1, "layers": 1},
-                classifier=classifier,
+                classifier="token_distilled" if is_distilled else classifier,
                 layer_scale=1.0,
-                register_tokens=1,
+                register_tokens=int(not is_distilled),
             )
             known |= {rule.name for rule in rules(config)}
         own = {name for name in theirs["names"] if not name.startswith("blocks.") or ".0." in name}
@@ -236,4 +259,5 @@ def test_architectures_of_timm_are_rejected_or_read_right(tmp_path):
     print(f"{len(read)} of {len(architectures)} architectures are read: {', '.join(read)}")
     assert wrong == []
     assert {"vit_base_patch16_224", "vit_huge_patch14_224", "vit_base_patch16_gap_224"} <= set(read)
+    assert {"deit_tiny_distilled_patch16_224", "deit_base_distilled_patch16_384"} <= set(read)
     assert {"vit_large_patch14_dinov2", "vit_small_patch14_reg4_dinov2"} <= set(read)

@@ -18,7 +18,7 @@ SHARED = (
     "optimizer.name=sgd",
     "optimizer.learning_rate=0.05",
 )
-POSITIONS = {
+VITS = {
     "relative": ["model.position_embedding=relative"],
     "every_layer": ["model.position_injection=every_layer"],
     "every_layer_shared": [
@@ -31,6 +31,11 @@ POSITIONS = {
         "model.key_bias=false",
         "model.activation=swiglu",
     ],
+    "distilled": [
+        "model.classifier=token_distilled",
+        "model.key_bias=false",
+        "model.qkv_bias=false",
+    ],
 }
 LAYERS = {
     **{kind: f"model.spatial={kind}" for kind in SPATIAL[1:]},
@@ -39,8 +44,8 @@ LAYERS = {
 
 
 def experiment_of(name):
-    if name in POSITIONS:
-        return tiny_experiment(*SHARED, *POSITIONS[name])
+    if name in VITS:
+        return tiny_experiment(*SHARED, *VITS[name])
     depths = "1,1" if name == "augmented" else "1"  # which changes the stages after the first
     network = ("model.name=BiT-R50x1", f"model.stage_depths={depths}", "model.width=0.5")
     own = (*SHARED, "model.image_size=16", *network, LAYERS[name])
@@ -50,7 +55,7 @@ def experiment_of(name):
 # Always one of a layer, with attention and convolution; after a change of training or models one
 # of each kind of computation, and of positions that all layers share.
 OFTEN = ("augmented",)
-KINDS = (*POSITIONS, "local_2d", "squeeze_excite")
+KINDS = (*VITS, "local_2d", "squeeze_excite")
 
 
 def marks_of(name):
@@ -61,7 +66,7 @@ def marks_of(name):
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=marks_of(name)) for name in (*POSITIONS, *LAYERS)],
+    [pytest.param(name, marks=marks_of(name)) for name in (*VITS, *LAYERS)],
 )
 def test_one_device_goes_on_where_two_replicas_were(name, tmp_path, uncompiled):
     """And gets the weights of two replicas."""

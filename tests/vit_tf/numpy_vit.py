@@ -50,7 +50,8 @@ def published(model):
     if model.class_token is not None:
         params["cls"] = value(model.class_token.token)[None]
     if model.register_tokens is not None:
-        params["registers"] = value(model.register_tokens.tokens)[None]
+        key = "dist" if model.config.classifier == "token_distilled" else "registers"
+        params[key] = value(model.register_tokens.tokens)[None]
     for index, layer in enumerate(model.position_layers()):
         key = block_positions(index) if index else POSITIONS
         if model.config.position_embedding == "learned_2d":
@@ -71,6 +72,8 @@ def published(model):
         for i, part in enumerate(("query", "key", "value")):
             kernel = value(block.attention.qkv.kernel)[:, i * width : (i + 1) * width]
             params[f"{names['attention']}/{part}/kernel"] = kernel.reshape(width, heads, size)
+            if not model.config.qkv_bias:
+                continue
             if model.config.key_bias:
                 bias = value(block.attention.qkv.bias)[i * width : (i + 1) * width]
             elif part == "key":
@@ -100,6 +103,10 @@ def published(model):
         if getattr(model, name) is not None:
             params[f"{name}/kernel"] = value(getattr(model, name).kernel)
             params[f"{name}/bias"] = value(getattr(model, name).bias)
+    if "dist" in params and model.head is not None:
+        kernel, bias = params["head/kernel"], params["head/bias"]
+        params |= {"head/kernel": kernel[:width], "head_dist/kernel": kernel[width:]}
+        params |= {"head/bias": bias[0], "head_dist/bias": bias[1]}
     return params
 
 
@@ -151,7 +158,7 @@ def encode(
         params: published layout.
         patches: `[B, N, D]`.
         heads: number of attention heads.
-        classifier: "token" puts the class token first, if there is one.
+        classifier: "token" and "token_distilled" put the class token first, if there is one.
         epsilon: epsilon of every LayerNorm.
         gelu: activation; None for the tanh form.
         masks: what training multiplies with, by place (docs/paper.md A.7): "embedding" and, for
@@ -167,16 +174,16 @@ def encode(
     """
     gelu, masks = gelu or gelu_tanh, masks or {}
     tokens = patches
-    if classifier == "token" and "cls" in params:
+    if classifier.startswith("token") and "cls" in params:
         cls = np.broadcast_to(params["cls"], (len(tokens), 1, tokens.shape[-1]))
         tokens = np.concatenate([cls, tokens], axis=1)
     positions = positions_of(params)
     if positions is not None and injection == "stem":
         tokens = tokens + positions
-    if "registers" in params:  # behind the class token, without positions
+    for name in {"dist", "registers"} & params.keys():  # behind the class token, without positions
         first = tokens.shape[1] - patches.shape[1]
-        registers = np.repeat(params["registers"], len(tokens), axis=0)
-        tokens = np.concatenate([tokens[:, :first], registers, tokens[:, first:]], axis=1)
+        added = np.repeat(params[name], len(tokens), axis=0)
+        tokens = np.concatenate([tokens[:, :first], added, tokens[:, first:]], axis=1)
     tokens = tokens * masks.get("embedding", 1.0)
 
     def rotated(x):
@@ -242,6 +249,11 @@ def _blocks(params, grid):
 
 def classify(params, features, classifier="token"):
     """Pooling, then tanh pre-logits and head, if the parameters have them."""
+    if classifier == "token_distilled":
+        if "head/kernel" not in params:
+            return np.concatenate([features[:, 0], features[:, 1]], axis=-1)
+        first = _dense(params, "head", features[:, 0])
+        return (first + _dense(params, "head_dist", features[:, 1])) / 2
     registers = params["registers"].shape[1] if "registers" in params else 0
     if classifier == "token":
         pooled = features[:, 0]

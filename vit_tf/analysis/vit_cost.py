@@ -58,7 +58,7 @@ def parts(config: ViTConfig, size, compiled) -> dict[str, Cost]:
     if config.classifier == "map":
         costs["pooling"] = _map_pooling(config, patches, size)
     read = patches if config.classifier == "unpooled" else 1
-    represented = config.representation_size
+    represented, pooled = config.representation_size, width * (1 + config.is_distilled)
     if represented:
         # The gradient of tanh reads the result of tanh. In float32 the head reads the same tensor.
         is_read_by_head = config.num_classes and size == FLOAT32
@@ -67,9 +67,10 @@ def parts(config: ViTConfig, size, compiled) -> dict[str, Cost]:
             live=read * size * (width + represented),
         )
     elif not config.num_classes:
-        costs["result"] = Cost(kept=read * width * size)
+        costs["result"] = Cost(kept=read * pooled * size)
     if config.num_classes:
-        costs["head"] = head(represented or width, config.num_classes, read)
+        costs["head"] = head(represented or pooled, config.num_classes, read)
+        costs["head"] += Cost(parameters=config.is_distilled * config.num_classes)
     return costs
 
 
@@ -78,22 +79,22 @@ def _embedding(config, patches, tokens, size, compiled):
     channels = config.stem.channels if config.stem else 3
     source = height * width * channels
     patch, hidden = config.patch_size**2 * channels, config.hidden_size
-    prefix, registers = config.num_prefix_tokens, config.register_tokens
-    positions = _positions(config, tokens - registers)
+    prefix, unplaced = config.num_prefix_tokens, config.unplaced_tokens
+    positions = _positions(config, tokens - unplaced)
     tables = config.layers if config.position_injection == "every_layer" else 1
     # The compiled op reads the image itself, or the feature map that the stem already keeps.
     kept = (0 if config.stem else source) if compiled else patches * patch
     mask = tokens * hidden if config.dropout else 0
     return dense(patch, hidden, patches) + Cost(
         parameters=prefix * hidden + tables * sum(positions),
-        arrays=config.has_class_token + (registers > 0) + tables * len(positions),
+        arrays=config.has_class_token + (unplaced > 0) + tables * len(positions),
         kept=kept * size + mask,
         live=size * (source + max(tokens * hidden, 0 if compiled else patches * patch)),
     )
 
 
 def _positions(config, tokens):
-    """Parameters of each array of the position embedding of `tokens` without the registers."""
+    """Parameters of each array of the position embedding of `tokens`, those with a position."""
     hidden = config.hidden_size
     if config.position_embedding == "learned_1d":
         return [tokens * hidden]
@@ -137,7 +138,9 @@ def _block(config, tokens, keys, size, compiled):
         in_attention += of_heads * 2 + Cost(live=max(7 * stream * size, in_float32))
     if config.rotary:
         in_attention += Cost(live=8 * stream * size)
-    if not config.key_bias:
+    if not config.qkv_bias:
+        projections += Cost(parameters=-3 * width, arrays=-1)
+    elif not config.key_bias:
         projections += Cost(parameters=-width)
     # A gradient of the factors of a branch reads the branch.
     scale = Cost(parameters=width, arrays=1, kept=stream * size) if config.layer_scale else Cost()

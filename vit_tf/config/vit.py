@@ -19,7 +19,7 @@ from vit_tf.config.checks import (
 from vit_tf.config.model_config import ModelConfig
 from vit_tf.config.resnet import StemConfig
 
-CLASSIFIERS = ("token", "gap", "map", "unpooled")
+CLASSIFIERS = ("token", "token_distilled", "gap", "map", "unpooled")
 POSITION_EMBEDDINGS = ("learned_1d", "learned_2d", "sincos_2d", "relative", "rotary_2d", "none")
 POSITION_INJECTIONS = ("stem", "every_layer", "every_layer_shared")
 ACTIVATIONS = ("gelu_tanh", "gelu_erf", "swiglu")
@@ -51,10 +51,11 @@ class ViTConfig(ModelConfig):
         image_size: (height, width) in pixels; an int means a square.
         num_classes: number of logits K; 0 builds no head, and the model returns the head's
             input.
-        classifier: input of the head. "token": the class token (only this classifier has one);
-            an axial model has none and reads the patch in row 0 and column 0 instead. "gap": the
-            mean over the patches; "map": the attention of a learned query to the patches
-            (big_vision); "unpooled": every patch.
+        classifier: input of the head. "token": the class token, or in an axial model, which has
+            none, the patch in row 0 and column 0. "token_distilled": the class token and a
+            distillation token behind it, each with a linear head of its own; the logits are the
+            mean of the two (DeiT, Touvron et al., 2021). "gap": the mean over the patches; "map":
+            the attention of a learned query to the patches (big_vision); "unpooled": every patch.
         register_tokens: learned tokens between the class token, if there is one, and the patches,
             without positions (Darcet et al., 2024). No classifier reads them: "gap", "map" and
             "unpooled" read the patches alone.
@@ -84,6 +85,8 @@ class ViTConfig(ModelConfig):
         qk_norm: whether a LayerNorm over the channels of each head is applied to queries and keys
             (ViT-22B, Dehghani et al., 2023).
         key_bias: whether the projection to keys has a bias; not in DINOv3.
+        qkv_bias: whether the projections to queries, values and, with `key_bias`, keys have one;
+            not in DINOv3's 7B model.
         head_bias: initial value of the head's bias; -10 for sigmoid pre-training on ImageNet-21k.
         stem: the ResNet of a hybrid; its feature map is cut into patches instead of the image.
         axial: whether each layer is two blocks, one with attention within each row of the patches,
@@ -132,6 +135,7 @@ class ViTConfig(ModelConfig):
     layer_scale: float = 0.0
     qk_norm: bool = False
     key_bias: bool = True
+    qkv_bias: bool = True
     head_bias: float = 0.0
     stem: StemConfig | None = None
     axial: bool = False
@@ -160,14 +164,21 @@ class ViTConfig(ModelConfig):
         check_float("head_bias", self.head_bias)
         if check_float("rotary_base", self.rotary_base) <= 1:
             raise ValueError(f"rotary_base must be above 1. Received: {self.rotary_base}.")
-        for name in ("axial", "qk_norm", "key_bias"):
+        for name in ("axial", "qk_norm", "key_bias", "qkv_bias"):
             check_bool(name, getattr(self, name))
+        if self.key_bias and not self.qkv_bias:
+            raise ValueError(
+                "qkv_bias=false leaves out the bias of keys too: set key_bias=false. Received: "
+                "key_bias=True."
+            )
         check_choice("classifier", self.classifier, CLASSIFIERS)
         check_choice("position_embedding", self.position_embedding, POSITION_EMBEDDINGS)
         check_choice("position_injection", self.position_injection, POSITION_INJECTIONS)
         _check_positions(self.position_embedding, self.position_injection, self.axial)
-        if self.register_tokens:
-            _check_registers(self)
+        if self.unplaced_tokens:
+            _check_unplaced(self)
+        if self.is_distilled:
+            _check_distilled(self)
         check_choice("activation", self.activation, ACTIVATIONS)
         check_choice("implementation", self.implementation, dispatch.CHOICES)
         check_choice("recompute", self.recompute, typing.get_args(Recompute))
@@ -222,12 +233,22 @@ class ViTConfig(ModelConfig):
     @property
     def has_class_token(self) -> bool:
         """Whether token 0 is a class token."""
-        return self.classifier == "token" and not self.axial
+        return self.classifier in ("token", "token_distilled") and not self.axial
+
+    @property
+    def is_distilled(self) -> bool:
+        """Whether token 1 is a distillation token."""
+        return self.classifier == "token_distilled"
+
+    @property
+    def unplaced_tokens(self) -> int:
+        """Learned tokens without positions: the distillation token, or the registers."""
+        return self.is_distilled + self.register_tokens
 
     @property
     def num_prefix_tokens(self) -> int:
-        """Tokens before the patches: the class token, if there is one, then the registers."""
-        return self.has_class_token + self.register_tokens
+        """Tokens before the patches: the class token, if there is one, then `unplaced_tokens`."""
+        return self.has_class_token + self.unplaced_tokens
 
     @property
     def rotary(self) -> tuple[int, int, float] | None:
@@ -246,6 +267,7 @@ class ViTConfig(ModelConfig):
         stem = f"a stem of {self.stem.units_summary()}, " if self.stem else ""
         height, width = self.feature_size
         registers = f", {self.register_tokens} registers" if self.register_tokens else ""
+        registers += ", a distillation token" * self.is_distilled
         return (
             f"{stem}{self.layers} {'axial ' * self.axial}layers, width {self.hidden_size}, "
             f"patches of {self.patch_size} on {height} x {width}{registers}"
@@ -281,8 +303,8 @@ def _check_positions(kind, injection, axial):
         )
 
 
-def _check_registers(config):
-    """Raises for fields that do not exist together with registers."""
+def _check_unplaced(config):
+    """Raises for fields that do not exist together with tokens without positions."""
     reason = None
     if config.axial:
         reason = "an axial model has only patches in its rows and columns: set axial=false"
@@ -292,11 +314,27 @@ def _check_registers(config):
         reason = (
             f"position_injection={config.position_injection} is not available: leave it at stem"
         )
-    if reason:
+    if not reason:
+        return
+    if config.is_distilled:
         raise ValueError(
-            f"register_tokens={config.register_tokens} are tokens without positions, and {reason}, "
-            "or set register_tokens=0."
+            f"The distillation token of classifier=token_distilled has no position, and {reason}, "
+            "or set classifier=token."
         )
+    raise ValueError(
+        f"register_tokens={config.register_tokens} are tokens without positions, and {reason}, "
+        "or set register_tokens=0."
+    )
+
+
+def _check_distilled(config):
+    """Raises for fields that do not exist together with a distillation token."""
+    for name, value in (("register_tokens", 0), ("representation_size", None)):
+        if (given := getattr(config, name)) != value:
+            raise ValueError(
+                "classifier=token_distilled has one token beside the class token, and linear heads "
+                f"alone: set {name}={str(value).lower()}. Received: {given}."
+            )
 
 
 def _stem(stem) -> StemConfig | None:

@@ -47,6 +47,7 @@ class MultiHeadAttention(keras.layers.Layer):
             (Dehghani et al., 2023, ViT-22B, section 2).
         epsilon: added to the variance in these LayerNorms.
         key_bias: whether keys have a bias.
+        qkv_bias: whether queries and values have one; without, keys have none either.
         rotary: None, or `(rows, columns, base)`: queries and keys of the patches are rotated, see
             `rotary_table`. Only without an axis.
 
@@ -73,6 +74,7 @@ class MultiHeadAttention(keras.layers.Layer):
         epsilon=1e-6,
         key_bias=True,
         rotary=None,
+        qkv_bias=True,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -82,6 +84,8 @@ class MultiHeadAttention(keras.layers.Layer):
             raise ValueError(f"relative_positions need full attention, but axis={axis}.")
         if axis is not None and rotary:
             raise ValueError(f"rotary={rotary} needs full attention, but axis={axis}.")
+        if key_bias and not qkv_bias:
+            raise ValueError("qkv_bias=False leaves out the bias of keys too, but key_bias=True.")
         self.heads = heads
         self.dropout = dropout
         self.stream = stream
@@ -91,6 +95,8 @@ class MultiHeadAttention(keras.layers.Layer):
         self.qk_norm = qk_norm
         self.epsilon = epsilon
         self.key_bias = key_bias
+        self.qkv_bias = qkv_bias
+        self.bias = None
         self.rotary = None if rotary is None else tuple(rotary)
         self.supports_jit = dispatch.supports_jit(implementation)
         self.weights_dropout = Dropout(dropout, stream=stream, dtype=self.dtype_policy)
@@ -102,7 +108,7 @@ class MultiHeadAttention(keras.layers.Layer):
         self.qkv, self.out = projections(width, self.dtype_policy, bias=self.key_bias)
         self.qkv.build(input_shape)
         self.out.build(input_shape)
-        if not self.key_bias:
+        if self.qkv_bias and not self.key_bias:
             self.bias = self.add_weight(name="bias", shape=(2, width), initializer="zeros")
         if self.qk_norm:
             policy = {"epsilon": self.epsilon, "dtype": self.dtype_policy}
@@ -120,7 +126,7 @@ class MultiHeadAttention(keras.layers.Layer):
         The bias is `[B, heads, N, N]` with relative positions, else None.
         """
         qkv = self.qkv(tokens)
-        if not self.key_bias:
+        if self.bias is not None:
             of_query, of_value = tf.unstack(in_dtype(self.bias, qkv.dtype))
             qkv += tf.concat([of_query, tf.zeros_like(of_query), of_value], axis=0)
         if self.qk_norm or self.rotary:
@@ -188,4 +194,5 @@ class MultiHeadAttention(keras.layers.Layer):
             "epsilon": self.epsilon,
             "key_bias": self.key_bias,
             "rotary": self.rotary,
+            "qkv_bias": self.qkv_bias,
         }

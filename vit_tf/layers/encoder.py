@@ -154,7 +154,7 @@ class EncoderBlock(keras.layers.Layer):
         stream: first of the `STREAMS_PER_BLOCK` ints for the random numbers of this block.
         implementation: see `custom_ops.attention`.
         axis: see `MultiHeadAttention`.
-        relative_positions, qk_norm, key_bias, rotary: see `MultiHeadAttention`.
+        relative_positions, qk_norm, key_bias, rotary, qkv_bias: see `MultiHeadAttention`.
         layer_scale: initial value of the factors of both residual branches, see `LayerScale`; 0
             means no factors.
 
@@ -184,6 +184,7 @@ class EncoderBlock(keras.layers.Layer):
         qk_norm=False,
         key_bias=True,
         rotary=None,
+        qkv_bias=True,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -202,6 +203,7 @@ class EncoderBlock(keras.layers.Layer):
         self.qk_norm = qk_norm
         self.key_bias = key_bias
         self.rotary = None if rotary is None else tuple(rotary)
+        self.qkv_bias = qkv_bias
 
         policy = {"dtype": self.dtype_policy}
         self.norm_attention = keras.layers.LayerNormalization(
@@ -218,6 +220,7 @@ class EncoderBlock(keras.layers.Layer):
             epsilon,
             key_bias,
             rotary,
+            qkv_bias,
             name="attention",
             **policy,
         )
@@ -273,6 +276,7 @@ class EncoderBlock(keras.layers.Layer):
             "qk_norm": self.qk_norm,
             "key_bias": self.key_bias,
             "rotary": self.rotary,
+            "qkv_bias": self.qkv_bias,
         }
 
 

@@ -10,21 +10,74 @@ import keras
 from vit_tf.models.image_features import ImageFeatures, layer_indices
 
 
-def classification_head(config):
+def classification_head(config, layer=keras.layers.Dense):
     """Returns a dense layer to `config.num_classes` logits, None for 0 classes.
 
     Its kernel is zero, so that training starts from the bias alone (`config.head_bias`;
     docs/paper.md A.9), and it computes in float32 under any dtype policy.
+
+    Args:
+        config: configuration of the model.
+        layer: class of the layer.
     """
     if not config.num_classes:
         return None
-    return keras.layers.Dense(
+    return layer(
         config.num_classes,
         kernel_initializer="zeros",
         bias_initializer=keras.initializers.Constant(config.head_bias),
         name="head",
         dtype="float32",
     )
+
+
+@keras.saving.register_keras_serializable(package="vit_tf")
+class DistilledHead(keras.layers.Layer):
+    """The mean of two linear heads, of the class token and of the distillation token (DeiT).
+
+    Args:
+        units: number of classes `K`.
+        kernel_initializer, bias_initializer: as of `keras.layers.Dense`.
+
+    Call arguments:
+        inputs: `[B, 2 D]`, the class token, then the distillation token.
+
+    Returns:
+        Logits `[B, K]`.
+
+    Attributes:
+        kernel: `[2 D, K]`: the kernel of the first head above that of the second one.
+        bias: `[2, K]`: the bias of each.
+    """
+
+    def __init__(self, units, kernel_initializer="zeros", bias_initializer="zeros", **kwargs):
+        super().__init__(**kwargs)
+        self.units = units
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.bias_initializer = keras.initializers.get(bias_initializer)
+
+    def build(self, input_shape):
+        self.kernel = self.add_weight(
+            name="kernel",
+            shape=(input_shape[-1], self.units),
+            initializer=self.kernel_initializer,
+        )
+        self.bias = self.add_weight(
+            name="bias", shape=(2, self.units), initializer=self.bias_initializer
+        )
+
+    def compute_output_shape(self, input_shape):
+        return (*input_shape[:-1], self.units)
+
+    def call(self, inputs):
+        return (keras.ops.matmul(inputs, self.kernel) + keras.ops.sum(self.bias, axis=0)) / 2
+
+    def get_config(self):
+        return super().get_config() | {
+            "units": self.units,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
+        }
 
 
 class TokenClassifier:
@@ -48,10 +101,12 @@ class TokenClassifier:
         """Pools the features `[B, T, D]` to `[B, D]`, or to `[B, N, D]` unpooled.
 
         The first token is the class token or, in an axial model, the patch in row 0 and column 0.
-        Registers are left out.
+        Registers are left out. With a distillation token: `[B, 2 D]`, the class token, then it.
         """
         if self.config.classifier == "token":
             return features[:, 0]
+        if self.config.is_distilled:
+            return keras.ops.reshape(features[:, :2], [-1, 2 * features.shape[-1]])
         if self.num_prefix_tokens:
             features = features[:, self.num_prefix_tokens :]
         if self.config.classifier == "map":
@@ -62,7 +117,7 @@ class TokenClassifier:
         return features
 
     def head_inputs(self, features, training=False):
-        """The input of the head: `[B, D or R]`, or `[B, N, D or R]` unpooled."""
+        """The input of the head: `[B, D, R or 2 D]`, or `[B, N, D or R]` unpooled."""
         del training
         pooled = self.pool(features)
         return pooled if self.pre_logits is None else self.pre_logits(pooled)

@@ -11,7 +11,8 @@ class ImageFeatures(NamedTuple):
 
     Attributes:
         class_token: `[B, D]`; None for a model without a class token.
-        registers: `[B, R, D]`, the other tokens before the patches; None without any.
+        registers: `[B, R, D]`, the other tokens before the patches, such as a distillation token;
+            None without any.
         patches: `[B, rows, columns, D]`, of a ResNet its last feature map.
     """
 

@@ -62,7 +62,8 @@ class PackedModel(TokenClassifier):
         self.grid = model.grid
         self.num_prefix_tokens = model.num_prefix_tokens
         image, tokens = (None, *config.image_size, 3), (None, None, config.hidden_size)
-        pooled, read = (None, config.hidden_size), config.representation_size or config.hidden_size
+        pooled = (None, config.hidden_size)
+        read = config.representation_size or config.hidden_size * (1 + config.is_distilled)
         self.stem = _copied(model.stem, image)
         self.norm = _copied(model.norm, tokens, "float32")
         self.map_pooling = _copied(model.map_pooling, tokens, "float32")
@@ -170,7 +171,7 @@ class PackedModel(TokenClassifier):
         return features if self.head is None else self.head(features)
 
     def features(self, images, training=False):
-        """The input of the head: float32 `[B, D or R]`, or `[B, N, D or R]` unpooled."""
+        """The input of the head: float32 `[B, D, R or 2 D]`, or `[B, N, D or R]` unpooled."""
         if not self._runs_as_one_op():
             return self.head_inputs(self._encoded(self.tokens(images, training)))
         features = self._run_op(images, training, has_head=False)

@@ -9,7 +9,7 @@ from vit_tf.layers.map_pooling import MapPooling
 from vit_tf.layers.positions import POSITION_LAYERS
 from vit_tf.layers.recompute import recomputed
 from vit_tf.layers.resnet import ResNetStem
-from vit_tf.models.head import TokenClassifier, classification_head
+from vit_tf.models.head import DistilledHead, TokenClassifier, classification_head
 from vit_tf.models.image_model import ImageModel
 from vit_tf.models.inputs import check_images
 
@@ -33,7 +33,7 @@ class VisionTransformer(TokenClassifier, ImageModel):
 
     Returns:
         float32 logits `[B, K]`; `[B, N, K]` with the unpooled classifier; with `num_classes=0` the
-        input of the head, `[B, D or R]` (unpooled `[B, N, D or R]`).
+        input of the head, `[B, D, R or 2 D]` (unpooled `[B, N, D or R]`).
     """
 
     def __init__(self, config, name="vision_transformer", **kwargs):
@@ -57,9 +57,9 @@ class VisionTransformer(TokenClassifier, ImageModel):
         )
         if config.has_class_token:
             self.class_token = ClassToken(name="class_token", **policy)
-        if config.register_tokens:
+        if config.unplaced_tokens:
             self.register_tokens = RegisterTokens(
-                config.register_tokens,
+                config.unplaced_tokens,
                 first=int(config.has_class_token),
                 name="register_tokens",
                 **policy,
@@ -95,7 +95,9 @@ class VisionTransformer(TokenClassifier, ImageModel):
                 name="pre_logits",
                 **policy,
             )
-        self.head = classification_head(config)
+        self.head = classification_head(
+            config, DistilledHead if config.is_distilled else keras.layers.Dense
+        )
         self.build((None, *config.image_size, 3))
         self.record_graph()
 
@@ -123,6 +125,7 @@ class VisionTransformer(TokenClassifier, ImageModel):
                 layer_scale=config.layer_scale,
                 qk_norm=config.qk_norm,
                 key_bias=config.key_bias,
+                qkv_bias=config.qkv_bias,
                 rotary=config.rotary,
                 name=f"block_{layer}{kind}",
                 **policy,
@@ -153,7 +156,8 @@ class VisionTransformer(TokenClassifier, ImageModel):
         if self.pre_logits is not None:
             self.pre_logits.build((None, config.hidden_size))
         if self.head is not None:
-            self.head.build((None, config.representation_size or config.hidden_size))
+            pooled = config.hidden_size * (1 + config.is_distilled)
+            self.head.build((None, config.representation_size or pooled))
         self.built = True
 
     def standardized_convs(self):
@@ -329,7 +333,7 @@ class VisionTransformer(TokenClassifier, ImageModel):
         return self.patch_embedding.kernel.value
 
     def position_table(self):
-        """See `ImageModel.position_table`; zeros for the registers."""
+        """See `ImageModel.position_table`; zeros for registers and distillation token."""
         table = self.position_embedding.table
         if table is None or self.register_tokens is None:
             return table
@@ -344,7 +348,7 @@ class VisionTransformer(TokenClassifier, ImageModel):
         return None
 
     def features(self, images, training=False):
-        """The input of the head for images: `[B, D or R]`, or `[B, N, D or R]` unpooled."""
+        """The input of the head for images: `[B, D, R or 2 D]`, or `[B, N, D or R]` unpooled."""
         features, _ = self.encode(self.embed(images), training=training)
         return self.head_inputs(features, training=training)
 

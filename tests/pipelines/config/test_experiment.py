@@ -56,6 +56,7 @@ VALUES = {
     "model.layer_scale": ("1e-5", 1e-5),
     "model.qk_norm": ("true", True),
     "model.key_bias": ("false", False),
+    "model.qkv_bias": ("false", False),
     "model.rotary_base": ("50", 50.0),
     "model.register_tokens": ("4", 4),
     "model.head_bias": ("-10", -10.0),
@@ -154,6 +155,7 @@ VALUES = {
 # Fields that are valid only together.
 _STEM = ["model.stem.stage_depths=1,2", "model.patch_size=1"]
 COMPANIONS = {
+    "model.qkv_bias": ["model.key_bias=false"],
     "data.name": ["data.exif=apply"],  # Of these data it would be "ignore".
     "train.early_stop_after": ["train.eval_every=10"],
     "model.stem.stage_depths": ["model.patch_size=1"],

@@ -122,6 +122,19 @@ def test_without_a_class_token(fields, tmp_path, no_process):
     assert "VitAttentionGrad" in ops_in(tmp_path / "fused")
 
 
+@pytest.mark.heavy("serving")
+@pytest.mark.parametrize("form", ["portable", "fused"])
+def test_two_heads(form, tmp_path, no_process):
+    """The op of the model returns all tokens, which the heads of two of them read."""
+    model, preprocessing = make({"classifier": "token_distilled"})
+    saved_model.export(model, preprocessing, tmp_path, form=form)
+    assert ("VitModel" in ops_in(tmp_path / form)) == (form == "fused")
+    images = tf.constant(encoded.pixels(30, 20)[None])
+    loaded = tf.saved_model.load(tmp_path / form)
+    logits = loaded.signatures["serving_uint8"](images=images)["logits"]
+    assert_close(model, logits, model(preprocessing(images)))
+
+
 def test_attention_in_a_resnet(tmp_path, no_process):
     """A ResNet has no `attend`, and no op of ours but this one."""
     config = vit_tf.ResNetConfig(

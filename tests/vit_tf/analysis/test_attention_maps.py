@@ -44,13 +44,14 @@ def test_maps_are_rows_or_means_of_the_weights(classifier, positions, injection)
     assert_close(maps, expected.reshape(maps.shape), "float32", "model")
 
 
-@pytest.mark.parametrize("classifier", ["token", "gap"])
+@pytest.mark.parametrize("classifier", ["token", "gap", "token_distilled"])
 def test_registers_are_no_part_of_a_map(classifier):
-    """They are neither keys of a map nor, without a class token, queries of the mean."""
-    model = tiny.shared(classifier=classifier, register_tokens=2)
+    """They, or a distillation token, are neither keys nor, without a class token, queries."""
+    count = 0 if classifier == "token_distilled" else 2
+    model = tiny.shared(classifier=classifier, register_tokens=count)
     images, prefix = tiny.images(), model.num_prefix_tokens
     expected = weights(model, images)
-    queries = slice(0, 1) if classifier == "token" else slice(prefix, None)
+    queries = slice(prefix, None) if classifier == "gap" else slice(0, 1)
     expected = expected[..., queries, prefix:].mean(axis=-2)
     maps = attention_maps(model, images)
     assert_close(maps, expected.reshape(maps.shape), "float32", "model")
@@ -88,6 +89,7 @@ KINDS = [
     {"axial": True, "classifier": "gap"},
     {"register_tokens": 2},
     {"register_tokens": 2, "classifier": "gap"},
+    {"classifier": "token_distilled"},
 ]
 
 

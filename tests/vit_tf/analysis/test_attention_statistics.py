@@ -22,6 +22,7 @@ KINDS = [
     {"classifier": "map", "position_embedding": "relative"},
     {"axial": True, "classifier": "gap"},
     {"register_tokens": 2},
+    {"classifier": "token_distilled"},
 ]
 
 

@@ -60,8 +60,10 @@ FIELDS = [
     {"layer_scale": 0.1},
     {"activation": "swiglu", "classifier": "map", "qk_norm": True},
     {"position_embedding": "rotary_2d", "key_bias": False},
+    {"classifier": "map", "key_bias": False, "qkv_bias": False},
     {"register_tokens": 3},
     MAP | {"register_tokens": 2},
+    {"classifier": "token_distilled"},
     {"register_tokens": 1, "classifier": "gap", "position_embedding": "learned_2d"},
 ]
 OTHERS = [
@@ -94,12 +96,14 @@ FAMILIES = {
     "layer_scale": tiny.config(layer_scale=0.1),
     "swiglu": tiny.config(activation="swiglu", position_embedding="rotary_2d"),
     "registers": tiny.config(register_tokens=3),
+    "distilled": tiny.config(classifier="token_distilled", num_classes=99),
+    "distilled_no_head": tiny.config(classifier="token_distilled", num_classes=0),
     "axial_resnet": vit_tf.AxialResNetConfig(**AXIAL_RESNET),
 }
 # Whose memory is computed too, most of the others with a half-size dtype: name -> (configuration,
 # dtype, compiled).
 IN_FLOAT32 = ("token", "gap_pre_logits", "unpooled", "axial", "root_only", "every_layer")
-IN_FLOAT32 += ("layer_scale", "swiglu", "registers")
+IN_FLOAT32 += ("layer_scale", "swiglu", "registers", "distilled", "distilled_no_head")
 MEMORIES = {name: (FAMILIES[name], "float32", True) for name in (*IN_FLOAT32, "axial_resnet")} | {
     "long": (one_layer(image_size=(44, 56)), "mixed_bfloat16", True),
     "long_reference": (one_layer(image_size=(44, 56)), "mixed_bfloat16", False),

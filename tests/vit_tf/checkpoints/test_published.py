@@ -40,8 +40,11 @@ FORMS = {
     "layer scale": {"layer_scale": 1.0},
     "axial layer scale": tiny.AXIAL | {"layer_scale": 1.0},
     "rotary positions": {"position_embedding": "rotary_2d", "key_bias": False},
+    "no qkv bias": {"key_bias": False, "qkv_bias": False},
     "swiglu": {"activation": "swiglu", "qk_norm": True},
     "registers": {"register_tokens": 3},
+    "distilled": {"classifier": "token_distilled"},
+    "distilled no head": {"classifier": "token_distilled", "num_classes": 0},
     "registers gap": {"register_tokens": 1, "classifier": "gap"},
     "square": {"image_size": 12},
     "eleven blocks": {"layers": 11},
@@ -236,7 +239,7 @@ def test_config_is_read_off_the_arrays(form, rename, tmp_path):
     path = write(tmp_path / "model.npz", arrays, {"grid": list(model.grid)})
     config = model.config
     size = (4 * model.grid[0], 4 * model.grid[1])
-    classifier = "token" if config.classifier == "token" else "gap"
+    classifier = config.classifier if config.has_class_token else "gap"
     assert infer_config(path) == config.replace(image_size=size, classifier=classifier)
     fresh = tiny.shared_of(infer_config(path), seed=2)
     vit_tf.load_npz(fresh, path, head="keep")

@@ -62,6 +62,30 @@ def test_head_modes(case, tmp_path):
             assert now["pre_logits/kernel"].std() > 0.1
 
 
+def test_two_heads_are_kept_or_reset_together(tmp_path):
+    """The head of a distillation token has arrays of its own in a file."""
+    fields = {"classifier": "token_distilled", "layers": 1}
+    donor = tiny.shared(1, **fields)
+    expected, path = params_of(donor), saved(donor, tmp_path / "model.npz")
+    heads = {key for key in expected if key.startswith("head")}
+    assert heads == {*LAST, "head_dist/kernel", "head_dist/bias"}
+    model = tiny.shared(2, **fields)
+    assert vit_tf.load_npz(model, path).reset == []
+    np.testing.assert_array_equal(model(tiny.images()), donor(tiny.images()))
+    for other in ({"num_classes": 7, "head_bias": -3.0}, {"num_classes": 0}):
+        model = tiny.shared(2, **fields | other)
+        report, now = vit_tf.load_npz(model, path), params_of(model)
+        assert set(report.dropped) == heads and set(report.loaded) == expected.keys() - heads
+        assert set(report.reset) == heads & now.keys()
+        for key in report.reset:
+            assert (now[key] == (-3 if key.endswith("bias") else 0)).all()
+    with refused(tiny.shared(2, layers=1), path):
+        vit_tf.load_npz(tiny.shared(2, layers=1), path)
+    path = saved(tiny.shared(layers=1), tmp_path / "other.npz")
+    with refused(tiny.shared(2, **fields), path):
+        vit_tf.load_npz(tiny.shared(2, **fields), path)
+
+
 def test_an_unknown_head_mode(tmp_path):
     path = saved(tiny.shared(), tmp_path / "model.npz")
     with pytest.raises(ValueError, match="reset_last.*'drop'"):

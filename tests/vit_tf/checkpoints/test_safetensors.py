@@ -30,6 +30,12 @@ EXPRESSIBLE = {
     "hf tanh": ("huggingface", tiny.config(layer_norm_epsilon=1e-3)),
     "hf pooler": ("huggingface", tiny.config(num_classes=0, representation_size=7)),
     "hf features": ("huggingface", tiny.config(num_classes=0)),
+    "deit": ("deit", tiny.config(**HUGGINGFACE, classifier="token_distilled")),
+    "deit one head": ("deit", tiny.config(register_tokens=1)),
+    "deit pooler": (
+        "deit",
+        tiny.config(register_tokens=1, num_classes=0, representation_size=7),
+    ),
     "dinov2": ("dinov2", tiny.config(**DINOV2)),
     "dinov2 tanh": ("dinov2", tiny.config(**DINOV2 | {"activation": "gelu_tanh"})),
     "dinov2 registers": ("dinov2_with_registers", tiny.config(**DINOV2, register_tokens=3)),
@@ -39,6 +45,7 @@ EXPRESSIBLE = {
         "dinov3",
         tiny.config(**DINOV3 | {"activation": "swiglu", "mlp_size": 20}, register_tokens=2),
     ),
+    "dinov3 no qkv bias": ("dinov3", tiny.config(**DINOV3, qkv_bias=False)),
     "siglip": ("siglip", tiny.config(**SIGLIP)),
     "siglip erf": ("siglip", tiny.config(**SIGLIP, **HUGGINGFACE)),
     "timm token": ("timm", tiny.config(**TIMM)),
@@ -55,6 +62,11 @@ EXPRESSIBLE = {
         "timm",
         tiny.config(register_tokens=2, position_embedding="none"),
     ),
+    "timm map no qkv bias": (
+        "timm",
+        tiny.config(classifier="map", key_bias=False, qkv_bias=False),
+    ),
+    "timm distilled": ("timm", tiny.config(classifier="token_distilled")),
     "timm unpooled": ("timm", tiny.config(classifier="unpooled")),
     "timm root": (
         "timm",
@@ -129,6 +141,14 @@ HF_NAMES = {
     "vit.encoder.layer.0.output.dense": {"weight": (12, 20), "bias": (12,)},
     "vit.layernorm": NORM,
     "classifier": {"weight": (5, 12), "bias": (5,)},
+}
+DEIT_NAMES = {
+    name.replace("vit.", "deit."): shape for name, shape in HF_NAMES.items() if name != "classifier"
+} | {
+    "deit.embeddings.distillation_token": (1, 1, 12),
+    "deit.embeddings.position_embeddings": (1, 8, 12),
+    "cls_classifier": {"weight": (5, 12), "bias": (5,)},
+    "distillation_classifier": {"weight": (5, 12), "bias": (5,)},
 }
 DINOV2_NAMES = {
     name.removeprefix("vit.")
@@ -230,6 +250,7 @@ BIT_NAMES = {
     "norm": NORM128,
     "head.fc": {"weight": (5, 128, 1, 1), "bias": (5,)},
 }
+DISTILLED_HEAD = {"head_dist": {"weight": (5, 12), "bias": (5,)}}
 HALF_STEM = {"stage_depths": (1,), "width": 0.5, **EPSILONS}
 
 
@@ -237,6 +258,7 @@ HALF_STEM = {"stage_depths": (1,), "width": 0.5, **EPSILONS}
     ("layout", "config", "names"),
     [
         ("huggingface", tiny.config(layers=1), HF_NAMES),
+        ("deit", tiny.config(layers=1, classifier="token_distilled"), DEIT_NAMES),
         ("dinov2", tiny.config(**DINOV2, layers=1), DINOV2_NAMES),
         (
             "dinov2_with_registers",
@@ -255,6 +277,11 @@ HALF_STEM = {"stage_depths": (1,), "width": 0.5, **EPSILONS}
             "timm",
             tiny.config(layers=1, register_tokens=2),
             TIMM_NAMES | {"reg_token": (1, 2, 12), "pos_embed": (1, 9, 12)},
+        ),
+        (
+            "timm",
+            tiny.config(layers=1, classifier="token_distilled"),
+            TIMM_NAMES | {"dist_token": (1, 1, 12), "pos_embed": (1, 8, 12)} | DISTILLED_HEAD,
         ),
         (
             "timm",

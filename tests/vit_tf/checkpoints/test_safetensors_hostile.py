@@ -22,6 +22,7 @@ MODELS = {
     "huggingface": ("huggingface", tiny.config()),
     "timm": ("timm", tiny.config()),
     "hybrid": ("timm", tiny.config(stem=STEM, image_size=(8, 12), patch_size=1)),
+    "deit": ("deit", tiny.config(classifier="token_distilled", layers=1)),
     "dinov2_with_registers": (
         "dinov2_with_registers",
         tiny.config(**safetensors_models.DINOV2, register_tokens=2, layers=1),
@@ -236,6 +237,8 @@ WRONG = [
     ("huggingface", "preprocessor_config.json", {"size": {"longest_edge": 7}}, "size is"),
     ("huggingface", "preprocessor_config.json", {"size": {"height": "7"}}, "size.height is '7'"),
     ("huggingface", "preprocessor_config.json", {"do_normalize": 1}, "true or false"),
+    ("timm", "config.json", {"model_args": {"qkv_bias": False}}, "Expected true, as in the"),
+    ("deit", "config.json", {"model_type": "vit"}, "model_type is 'vit'. Expected 'deit'"),
     ("dinov2_with_registers", "config.json", {"num_register_tokens": 4}, "Expected 2"),
     ("dinov2_with_registers", "config.json", {"model_type": "dinov2"}, "'dinov2_with_registers'"),
     ("dinov3", "config.json", {"model_type": "dinov2"}, "'dinov3_vit'"),
@@ -246,6 +249,8 @@ WRONG = [
         "key_bias is True. Expected false",
         "vit_tf does not have",
     ),
+    ("dinov3", "config.json", {"value_bias": False}, "value_bias is False. Expected true"),
+    ("dinov3", "config.json", {"query_bias": False}, "value_bias is True. Expected false"),
     ("dinov3", "config.json", {"mlp_bias": False}, "mlp_bias is False", "true"),
     ("dinov3", "config.json", {"use_gated_mlp": True}, "Expected false, as in the tensors"),
     ("dinov3", "config.json", {"rope_theta": 1}, "a number above 1"),
@@ -324,7 +329,8 @@ REASONS = [
     ("timm", "blocks.0.gamma_1", "layer scale of another kind"),
     ("timm", "blocks.1.attn.q_norm.weight", "normalizes queries and keys"),
     ("timm", "reg_token", "reg_token has shape (3,). Expected 3 axes"),
-    ("timm", "dist_token", "distillation token"),
+    ("timm", "dist_token", "5 patch positions"),
+    ("timm", "head_dist.weight", "do not have"),
     ("timm", "fc_norm.weight", "averages normalized tokens"),
     ("timm", "norm_pre.weight", "CLIP"),
     ("timm", "patch_embed.norm.weight", "patch embeddings"),
@@ -340,7 +346,8 @@ REASONS = [
     ("bit", "stages.0.blocks.0.se.weight", "do not have"),
     ("huggingface", "vit.encoder.layer.0.layer_scale1.lambda1", "layer scale"),
     ("huggingface", "vit.embeddings.distillation_token", "model_type is 'vit'. Expected 'deit'"),
-    ("huggingface", "cls_classifier.weight", "two tokens (DeiT with a teacher)"),
+    ("huggingface", "cls_classifier.weight", "but it has no distillation token"),
+    ("deit", "classifier.weight", "Expected 2 axes"),
     ("huggingface", "vit.embeddings.patch_embeddings.backbone.bit.weight", "hybrid"),
     ("huggingface", "vit.encoder.layer.0.unknown", "do not have"),
     ("huggingface", "embeddings.cls_token", "two names of one tensor"),
@@ -397,12 +404,16 @@ def test_each_misshapen_tensor_is_found(saved, kind):
         file.write_bytes(whole)
 
 
-def test_reasons_for_what_is_missing(saved):
+@pytest.mark.parametrize(
+    ("missing", "words"),
+    [("1.attn.qkv.bias", "lacks blocks.1.attn.qkv.bias"), ("0.attn.qkv.bias", "do not have")],
+)
+def test_a_bias_is_in_all_blocks_or_in_none(saved, missing, words):
     folder = saved("timm")
     safetensors_models.rewrite(
-        folder, lambda tensors: {k: v for k, v in tensors.items() if "qkv.bias" not in k}
+        folder, lambda tensors: {k: v for k, v in tensors.items() if missing not in k}
     )
-    check_refused(folder, "queries, keys and values have no biases")
+    check_refused(folder, words)
 
 
 @pytest.mark.parametrize(

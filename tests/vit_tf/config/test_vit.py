@@ -46,6 +46,7 @@ OTHER = {
     "layer_scale": 1e-5,
     "qk_norm": True,
     "key_bias": False,
+    "qkv_bias": False,
     "rotary_base": 50.0,
     "head_bias": -10.0,
     "stem": StemConfig(stage_depths=(1,), width=0.5, group_norm_epsilon=1e-3),
@@ -85,6 +86,7 @@ def test_defaults_are_the_papers():
         layer_scale=0.0,
         qk_norm=False,
         key_bias=True,
+        qkv_bias=True,
         rotary_base=100.0,
         head_bias=0.0,
         stem=None,
@@ -103,6 +105,8 @@ def test_json_round_trip_of_every_field(name):
         fields["hidden_size"] = 16
     if name == "stem":
         fields["patch_size"] = 1
+    if name == "qkv_bias":
+        fields["key_bias"] = False
     config = tiny.config(**fields)
     written = config.to_dict()
     assert list(written) == FIELDS
@@ -230,6 +234,12 @@ def test_registers_count_as_prefix(classifier, prefix):
     assert config.summary().endswith(", 4 registers")
 
 
+def test_a_distillation_token_counts_as_prefix():
+    config = tiny.config(classifier="token_distilled")
+    assert (config.num_prefix_tokens, config.mutual_places, config.has_class_token) == (2, 8, True)
+    assert config.summary().endswith(", a distillation token")
+
+
 @pytest.mark.parametrize("kind", POSITION_EMBEDDINGS)
 @pytest.mark.parametrize("injection", POSITION_INJECTIONS)
 def test_injections_without_meaning_are_refused(kind, injection):
@@ -255,6 +265,16 @@ def test_injections_without_meaning_are_refused(kind, injection):
         ({"position_embedding": "rotary_2d", "axial": True}, "stem .*axial=false"),
         ({"position_embedding": "rotary_2d", "heads": 2}, "multiple of 4 .*heads=2"),
         ({"position_injection": "every_layer", "axial": True}, "stem .*axial=false"),
+        ({"qkv_bias": False}, "bias of keys too: set key_bias=false"),
+        ({"classifier": "token_distilled", "axial": True}, "distillation token .*axial=false"),
+        (
+            {"classifier": "token_distilled", "register_tokens": 1},
+            "one token .*register_tokens=0. Received: 1",
+        ),
+        (
+            {"classifier": "token_distilled", "representation_size": 7},
+            "linear .*representation_size=none. Received: 7",
+        ),
         ({"register_tokens": 4, "axial": True}, "register_tokens=4 .*axial=false"),
         ({"register_tokens": 4, "position_embedding": "relative"}, "tokens=4 .*relative.*offset"),
         ({"register_tokens": 4, "position_injection": "every_layer"}, "every_layer .*at stem"),

@@ -42,10 +42,11 @@ BLOCK = {
     "qk_norm": True,
     "key_bias": False,
     "rotary": None,
+    "qkv_bias": False,
 }
 ATTENTION = {"heads": 3, "dropout": 0.3, "stream": 2, "implementation": "reference", "axis": None}
 ATTENTION |= {"relative_positions": False, "qk_norm": True, "epsilon": 1e-3, "key_bias": False}
-ATTENTION |= {"rotary": None}
+ATTENTION |= {"rotary": None, "qkv_bias": False}
 ROTARY = {"rotary": (1, 5, 9.0)}
 AXIAL_UNIT = {"heads": 2, "strides": 2, "norm": "group", "epsilon": 1e-3, "momentum": 0.8}
 # layer -> (for every constructor argument a value other than the default, input shape, number of
@@ -62,10 +63,10 @@ CASES = {
     "BottleneckUnit": (UNIT, (7, 5, 32), 12),
     "ClassToken": ({}, TOKENS, 1),
     "Dropout": ({"rate": 0.3, "stream": 5}, TOKENS, 0),
-    "EncoderBlock": (BLOCK | ROTARY, TOKENS, 18),
-    "EncoderBlock in columns": (BLOCK | {"axis": 1}, CELLS, 18),
-    "EncoderBlock with relative positions": (BLOCK | {"relative_positions": True}, TOKENS, 19),
-    "EncoderBlock without factors": (BLOCK | {"layer_scale": 0.0}, TOKENS, 16),
+    "EncoderBlock": (BLOCK | ROTARY, TOKENS, 17),
+    "EncoderBlock in columns": (BLOCK | {"axis": 1, "qkv_bias": True}, CELLS, 18),
+    "EncoderBlock with relative positions": (BLOCK | {"relative_positions": True}, TOKENS, 18),
+    "EncoderBlock without factors": (BLOCK | {"layer_scale": 0.0}, TOKENS, 15),
     "FactorizedPositions": (PLACES, TOKENS, 3),
     "FullAttention": ({"heads": 2}, MAPS, 6),
     "GroupNorm": ({"groups": 4, "epsilon": 1e-4, "scale": 0.5, "axis": 2}, (5, 8, 3), 2),
@@ -82,12 +83,12 @@ CASES = {
         TOKENS,
         4,
     ),
-    "MultiHeadAttention": (ATTENTION | ROTARY, TOKENS, 8),
-    "MultiHeadAttention in rows": (ATTENTION | {"axis": 2}, CELLS, 8),
+    "MultiHeadAttention": (ATTENTION | ROTARY, TOKENS, 7),
+    "MultiHeadAttention in rows": (ATTENTION | {"axis": 2, "qkv_bias": True}, CELLS, 8),
     "MultiHeadAttention with relative positions": (
         ATTENTION | {"relative_positions": True},
         TOKENS,
-        9,
+        8,
     ),
     "PatchEmbedding": (
         {"patch_size": 4, "hidden_size": 12, "form": "convolution", "implementation": "reference"},

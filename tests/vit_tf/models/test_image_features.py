@@ -20,6 +20,7 @@ KINDS = [
     {"classifier": "unpooled", "representation_size": 8},
     {"register_tokens": 2, "position_embedding": "rotary_2d", "activation": "swiglu"},
     {"register_tokens": 3, "classifier": "gap"},
+    {"classifier": "token_distilled"},
 ]
 AXIAL = {"axial": True, "position_embedding": "learned_2d"}
 
@@ -52,15 +53,17 @@ def expected(model, count, pictures):
 
 
 def assert_tokens(features, tokens, config, rtol=1e-4):
-    has_class = config.classifier == "token" and not config.axial
-    prefix = has_class + config.register_tokens
+    is_distilled = config.classifier == "token_distilled"
+    has_class = is_distilled or (config.classifier == "token" and not config.axial)
+    others = config.register_tokens + is_distilled
+    prefix = has_class + others
     parts = [features.patches.reshape(len(tokens), -1, tokens.shape[-1])]
-    if config.register_tokens:
+    if others:
         parts.insert(0, features.registers)
     if has_class:
         parts.insert(0, features.class_token[:, None])
     assert (features.class_token is not None) == has_class
-    assert (features.registers is not None) == (config.register_tokens > 0)
+    assert (features.registers is not None) == (others > 0)
     assert features.patches.shape[:3] == (len(tokens), 2, 3) and tokens.shape[1] == 6 + prefix
     assert all(part.dtype == np.float32 for part in parts)
     limit = rtol * np.abs(tokens).max()

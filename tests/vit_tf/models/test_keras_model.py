@@ -21,6 +21,7 @@ FORMS = {
     "axial": tiny.AXIAL,
     "relative": {"position_embedding": "relative"},
     "every layer": {"position_injection": "every_layer"},
+    "distilled": {"classifier": "token_distilled"},
     "every layer shared": {"position_injection": "every_layer_shared"},
 }
 

@@ -29,7 +29,10 @@ FORMS = {
     "swiglu": {"activation": "swiglu", "qk_norm": True, "position_injection": "every_layer"},
     "rotary": {"position_embedding": "rotary_2d", "key_bias": False, "register_tokens": 2}
     | {"activation": "swiglu", "layer_scale": 0.1, "qk_norm": True},
+    "no qkv bias": {"key_bias": False, "qkv_bias": False},
     "registers": {"register_tokens": 2},
+    "distilled": {"classifier": "token_distilled"},
+    "distilled no head": {"classifier": "token_distilled", "num_classes": 0},
     "registers gap": {"register_tokens": 3, "classifier": "gap", "representation_size": 7},
     "registers unpooled": {"register_tokens": 1, "classifier": "unpooled"},
 }

@@ -46,10 +46,15 @@ FORMS = {
     "gap registers": {"classifier": "gap", "register_tokens": 3},
     "unpooled registers": {"classifier": "unpooled", "register_tokens": 1}
     | {"position_embedding": "sincos_2d"},
+    "distilled": {"classifier": "token_distilled"},
+    "distilled no head": {"classifier": "token_distilled", "num_classes": 0}
+    | {"position_embedding": "learned_2d"},
+    "distilled rotary": {"classifier": "token_distilled", "position_embedding": "rotary_2d"},
     "2-D registers": {"register_tokens": 4, "position_embedding": "learned_2d"},
     "registers no positions": {"register_tokens": 2, "position_embedding": "none"},
     "axial layer scale": tiny.AXIAL | {"layer_scale": 0.1},
     "rotary": {"position_embedding": "rotary_2d", "key_bias": False},
+    "no qkv bias": {"key_bias": False, "qkv_bias": False, "qk_norm": True},
     "unpooled rotary": {
         "classifier": "unpooled",
         "position_embedding": "rotary_2d",
@@ -70,7 +75,7 @@ POLICIES = [
     *((form, "mixed_bfloat16") for form in ("token", "gap", "pre-logits no head", "axial")),
     *((form, "mixed_bfloat16") for form in ("unpooled pre-logits", "relative", "every layer")),
     *((form, "mixed_bfloat16") for form in ("rotary", "unpooled rotary", "swiglu")),
-    ("registers", "mixed_bfloat16"),
+    *((form, "mixed_bfloat16") for form in ("registers", "distilled")),
 ]
 
 

@@ -25,10 +25,11 @@ from vit_tf.checkpoints.shapes import build_config, shape_of, stage_depths, summ
 from vit_tf.config import StemConfig, ViTConfig
 
 MAP_HEAD = "MAPHead_0"
-# Registers are in no published file.
-REGISTERS = "registers"
+# Registers, a distillation token and its head are in no published file.
+REGISTERS, DISTILLATION, DISTILLED_HEAD = "registers", "dist", "head_dist"
 HEAD_PREFIXES = ("pre_logits/", "head/")
 OPTIONAL_KEYS = ("cls", *POSITION_KEYS.values())
+OPTIONAL_KEYS += tuple(f"{DISTILLED_HEAD}/{name}" for name in ("kernel", "bias"))
 # Factors of a residual branch, in no published file -> the last layer of the branch; in a block.
 SCALED_LAYERS = {
     "LayerScale_0/scale": "MultiHeadDotProductAttention_1/out",
@@ -111,6 +112,7 @@ def config_from_shapes(shapes, path, grid=None) -> ViTConfig:
         "layer_scale": float(f"{block}/LayerScale_0/scale" in shapes),
         "qk_norm": f"{attention}/query_ln/scale" in shapes,
         "key_bias": f"{attention}/key/bias" in shapes,
+        "qkv_bias": f"{attention}/query/bias" in shapes,
         "classifier": "token" if "cls" in shapes else "gap",
         "register_tokens": 0,
         "num_classes": 0,
@@ -124,6 +126,8 @@ def config_from_shapes(shapes, path, grid=None) -> ViTConfig:
         (fields["representation_size"],) = shape_of(shapes, "pre_logits/bias", 1, path)
     if REGISTERS in shapes:
         fields["register_tokens"] = shape_of(shapes, REGISTERS, 3, path)[1]
+    if DISTILLATION in shapes:
+        fields["classifier"] = "token_distilled"
     if f"{MAP_HEAD}/probe" in shapes:
         fields["classifier"] = "map"
     grid = patch_grid(shapes, path, grid, "cls" in shapes, hidden_size)
@@ -141,7 +145,7 @@ def array_fields(config) -> dict:
     some pixels may be outside of all patches.
     """
     names = ("hidden_size", "mlp_size", "layers", "heads", "patch_size", "num_classes", "grid")
-    names += ("axial", "register_tokens", "qk_norm", "key_bias")
+    names += ("axial", "register_tokens", "is_distilled", "qk_norm", "key_bias", "qkv_bias")
     fields = {name: getattr(config, name) for name in names}
     fields["layer_scale"] = config.layer_scale > 0
     if config.stem:
@@ -172,8 +176,9 @@ def rules(model) -> list[Rule]:
     if model.class_token is not None:
         found.append(reshaped(model.class_token.token, "cls", (1, 1, width)))
     if model.register_tokens is not None:
-        registers = model.register_tokens.tokens
-        found.append(reshaped(registers, REGISTERS, (1, *registers.shape)))
+        tokens, is_distilled = model.register_tokens.tokens, model.config.is_distilled
+        key = DISTILLATION if is_distilled else REGISTERS
+        found.append(reshaped(tokens, key, (1, *tokens.shape)))
     if model.stem is not None:
         found += _stem(model.stem)
     found += layer_rules(model.patch_embedding, "embedding")
@@ -206,9 +211,12 @@ def rules(model) -> list[Rule]:
         found += _attention(pooling, attention, width, heads)
         found += _norm(pooling.norm, f"{MAP_HEAD}/LayerNorm_0")
         found += _mlp(pooling.mlp, f"{MAP_HEAD}/MlpBlock_0")
-    for name in ("pre_logits", "head"):
-        if (layer := getattr(model, name)) is not None:
-            found += layer_rules(layer, name)
+    if model.pre_logits is not None:
+        found += layer_rules(model.pre_logits, "pre_logits")
+    if model.head is not None:
+        found += (
+            _heads(model.head) if model.config.is_distilled else layer_rules(model.head, "head")
+        )
     return found
 
 
@@ -302,7 +310,7 @@ def _attention(layer, prefix, width, heads):
     found = [joined(layer.qkv.kernel, "kernel", (width, *head_shape))]
     if layer.qkv.use_bias:
         found.append(joined(layer.qkv.bias, "bias", head_shape))
-    else:
+    elif layer.bias is not None:
         found.append(_bias_of_query_and_value(layer.bias, prefix, head_shape))
     return [
         *found,
@@ -325,6 +333,23 @@ def _joined(variable, keys, shape):
             [array.reshape(of_part) for array in arrays], axis=-1
         ),
     )
+
+
+def _heads(layer):
+    """Maps the kernel `[2 D, K]` and bias `[2, K]` of two heads to the arrays of each."""
+    return [
+        Rule(
+            variable.path,
+            tuple(variable.shape),
+            {f"{head}/{variable.name}": shape for head in ("head", DISTILLED_HEAD)},
+            to_arrays=lambda value, shape=shape: [x.reshape(shape) for x in np.split(value, 2)],
+            to_tensor=lambda arrays, whole=tuple(variable.shape): np.stack(arrays).reshape(whole),
+        )
+        for variable, shape in (
+            (layer.kernel, (layer.kernel.shape[0] // 2, layer.units)),
+            (layer.bias, (layer.units,)),
+        )
+    ]
 
 
 def _bias_of_query_and_value(variable, prefix, shape):

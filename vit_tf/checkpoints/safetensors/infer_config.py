@@ -197,12 +197,14 @@ def checked_labels(classes, num_classes) -> tuple[str, ...]:
     return labels
 
 
-def inexpressible(config, has_gate=False) -> str | None:
+def inexpressible(config, has_gate=False, has_qkv_bias=True) -> str | None:
     """Why a layout with positions at the tokens cannot store a Vision Transformer, as a clause.
 
     Args:
         config: the `ViTConfig`.
         has_gate: whether the layout has gated MLPs.
+        has_qkv_bias: whether all its models have biases of queries, keys and values; else some
+            have none of the three.
 
     Returns:
         None if nothing is known.
@@ -213,7 +215,7 @@ def inexpressible(config, has_gate=False) -> str | None:
         return f"it has one vector per position, but position_embedding is {kind!r}"
     if config.rotary:
         return "it has no rotary positions"
-    if config.qk_norm or not config.key_bias:
+    if config.qk_norm or (not config.key_bias and (has_qkv_bias or config.qkv_bias)):
         return (
             "it has no norm of queries and keys, and a bias of the keys, but qk_norm is "
             f"{config.qk_norm} and key_bias is {config.key_bias}"

@@ -40,8 +40,9 @@ _PROCESSOR = {
     "image_mean": [0.485, 0.456, 0.406],
     "image_std": [0.229, 0.224, 0.225],
 }
-_BIASES = {"query_bias": True, "key_bias": False, "value_bias": True}
-_BIASES |= {"proj_bias": True, "mlp_bias": True}
+# Of queries and values, whose biases the 7B model lacks.
+_QKV_BIASES = ("query_bias", "value_bias")
+_BIASES = {"key_bias": False, "proj_bias": True, "mlp_bias": True}
 
 
 def recognizes(names) -> bool:
@@ -62,8 +63,9 @@ def read(path, shapes, folder, own_grid) -> ReadRules:
         )
     if settings.text("model_type", _TYPE) != _TYPE:
         raise settings.unsupported("model_type", f"'{_TYPE}', as in the tensors")
-    for name, value in _BIASES.items():
-        if settings.flag(name, value) != value:
+    qkv_bias = settings.flag(_QKV_BIASES[0], True)
+    for name, value in (_BIASES | dict.fromkeys(_QKV_BIASES, qkv_bias)).items():
+        if settings.flag(name, name not in _BIASES or value) != value:
             raise settings.unsupported(name, str(value).lower())
     if processor is None:
         notes.append(
@@ -114,6 +116,7 @@ def write(config, preprocessing, classes) -> WriteRules:
         "use_gated_mlp": is_gated,
         **({"hidden_act": "silu"} if is_gated else {}),
         **_BIASES,
+        **dict.fromkeys(_QKV_BIASES, config.qkv_bias),
     }
     notes = []
     files = config_json.files(settings, preprocessing, notes)
@@ -140,10 +143,10 @@ def _rules(config):
         name, key = f"layer.{index}", f"Transformer/encoderblock_{index}"
         attention, mlp = f"{key}/MultiHeadDotProductAttention_1", f"{key}/MlpBlock_3"
         found += norm(f"{name}.norm1", f"{key}/LayerNorm_0", *width)
-        found += linear(f"{name}.attention.q_proj", f"{attention}/query", width, heads)
-        # Keys have no bias.
-        found += linear(f"{name}.attention.k_proj", f"{attention}/key", width, heads)[:1]
-        found += linear(f"{name}.attention.v_proj", f"{attention}/value", width, heads)
+        for part in ("query", "key", "value"):
+            has_bias = config.qkv_bias and part != "key"
+            layer = linear(f"{name}.attention.{part[0]}_proj", f"{attention}/{part}", width, heads)
+            found += layer[: 1 + has_bias]
         found += linear(f"{name}.attention.o_proj", f"{attention}/out", heads, width)
         found += norm(f"{name}.norm2", f"{key}/LayerNorm_2", *width)
         if config.activation == "swiglu":
@@ -202,6 +205,7 @@ def _config(path, shapes, settings, processor):
         layer_norm_epsilon=epsilon,
         layer_scale=scale,
         key_bias=False,
+        qkv_bias=settings.flag(_QKV_BIASES[0], True),
     )
 
 

@@ -1,16 +1,15 @@
 """Tensors of Hugging Face's Vision Transformers <-> published arrays.
 
 The encoder of a masked autoencoder (`model_type` vit_mae; He et al., 2022) has the same tensors. It
-is read without its decoder; its fixed positions are a table in the file. DeiT (`model_type` deit;
-Touvron et al., 2021) has a distillation token too, which is read as a register: its position
-becomes part of it.
+is read without its decoder; its fixed positions are a table in the file. `deit.py` is DeiT with a
+distillation token.
 """
 
 import os
 import re
 import typing
 
-from vit_tf.checkpoints.published.vit import REGISTERS
+from vit_tf.checkpoints.published.vit import DISTILLATION, DISTILLED_HEAD, REGISTERS
 from vit_tf.checkpoints.published.vit_positions import POSITIONS
 from vit_tf.checkpoints.safetensors import infer_config
 from vit_tf.checkpoints.safetensors.huggingface import config_json
@@ -31,7 +30,12 @@ from vit_tf.files.json_object import read_json_object
 
 PATCHES = "embeddings.patch_embeddings.projection"
 TABLE = "embeddings.position_embeddings"
-_DISTILLATION = "embeddings.distillation_token"
+DISTILLATION_TOKEN = "embeddings.distillation_token"
+# The heads of a model with one head, and of DeiT with a head for each of two tokens.
+_HEADS, _DISTILLED_HEADS = (
+    {"classifier": "head"},
+    {"cls_classifier": "head", "distillation_classifier": DISTILLED_HEAD},
+)
 
 
 class LayerNames(typing.NamedTuple):
@@ -63,11 +67,14 @@ _NEW_NAMES = [
 ]
 _INEXPRESSIBLE_TENSORS = [
     (r"(layer_scale1|lambda_1)", "it has layer scale"),
-    (r"^(cls|distillation)_classifier\.", "its heads read two tokens (DeiT with a teacher)"),
     (r"embeddings\.register_tokens$", "it has register tokens"),
     (r"embeddings\.patch_embeddings\.backbone\.", "its stem is a ResNet (ViT hybrid)"),
     (r"relative_position", "it has relative positions"),
 ]
+_OF_TEACHER = (
+    r"^(cls|distillation)_classifier\.",
+    "its heads read two tokens (DeiT with a teacher), but it has no distillation token",
+)
 
 
 def recognizes(names) -> bool:
@@ -77,7 +84,7 @@ def recognizes(names) -> bool:
     )
 
 
-def read(path, shapes, folder, own_grid) -> ReadRules:
+def read(path, shapes, folder, own_grid, is_distilled=False) -> ReadRules:
     """Plans how to read a file.
 
     Args:
@@ -85,12 +92,12 @@ def read(path, shapes, folder, own_grid) -> ReadRules:
         shapes: tensor name -> shape.
         folder: where its `config.json` and `preprocessor_config.json` are, if there are any.
         own_grid: see `infer_config.image_size`.
+        is_distilled: whether there is a distillation token.
 
     Raises:
         ValueError: if vit_tf does not support the model in the file; the message states why.
     """
     notes, settings = [], read_json_object(os.path.join(folder, "config.json"))
-    is_distilled = any(name.endswith(_DISTILLATION) for name in shapes)
     kinds = ("deit",) if is_distilled else ("vit", "vit_mae")
     if settings and (kind := settings.text("model_type", kinds[0])) not in kinds:
         expected = f"{' or '.join(map(repr, kinds))}, whose tensors have these names"
@@ -100,7 +107,8 @@ def read(path, shapes, folder, own_grid) -> ReadRules:
         raise settings.unsupported("model_type", expected)
     aliases = file_names(shapes, path, f"{kinds[0]}.", _NEW_NAMES)
     shapes = {name: shapes[alias] for name, alias in aliases.items()}
-    infer_config.check_tensor_names(path, shapes, _INEXPRESSIBLE_TENSORS)
+    reasons = [*_INEXPRESSIBLE_TENSORS, *([] if is_distilled else [_OF_TEACHER])]
+    infer_config.check_tensor_names(path, shapes, reasons)
     if settings is None:
         notes.append("there is no config.json: erf GELU and epsilon 1e-12, the layout's defaults")
     config = _config(path, shapes, settings, notes, own_grid)
@@ -126,7 +134,7 @@ def read(path, shapes, folder, own_grid) -> ReadRules:
         preprocessing=preprocessing,
         classes=classes,
         notes=notes,
-        rules=rules(config, is_distilled=is_distilled),
+        rules=rules(config, has_distillation_token=is_distilled),
         aliases=aliases,
         ignored=frozenset(aliases[name] for name in dropped),
     )
@@ -142,6 +150,8 @@ def write(config, preprocessing, classes) -> WriteRules:
         raise _cannot(reason)
     if config.layer_scale:
         raise _cannot("it has no layer scale; write the layout dinov2")
+    if config.is_distilled:
+        raise _cannot("it has no distillation token; write the layout deit or timm")
     if config.register_tokens:
         raise _cannot("it has no register tokens; write the layout dinov2_with_registers or timm")
     if config.stem is not None:
@@ -161,14 +171,15 @@ def write(config, preprocessing, classes) -> WriteRules:
     return WriteRules(rules(config, prefix), files, notes, extra)
 
 
-def rules(config, prefix="", layers=_LAYERS, is_distilled=False):
+def rules(config, prefix="", layers=_LAYERS, has_distillation_token=False):
     """Rules for all tensors of a model but registers without positions.
 
     Args:
         config: a `ViTConfig`.
         prefix: before the names of all tensors but those of the head.
         layers: the `LayerNames` of a block.
-        is_distilled: whether the model's register is the distillation token of DeiT.
+        has_distillation_token: whether the model's token without a position, be it a register, is
+            the distillation token of DeiT.
     """
     width, heads = (config.hidden_size,), (config.heads, config.hidden_size // config.heads)
     hidden, patch = (config.mlp_size,), config.patch_size
@@ -176,9 +187,10 @@ def rules(config, prefix="", layers=_LAYERS, is_distilled=False):
     table = f"{prefix}{TABLE}", POSITIONS, (1, 1 + config.grid[0] * config.grid[1], *width)
     token = (1, 1, *width)
     found = [renamed(f"{prefix}embeddings.cls_token", "cls", token)]
-    if is_distilled:
-        name = f"{prefix}{_DISTILLATION}"
-        found.append(registers(name, REGISTERS, token, table=table[0], first=1))
+    if has_distillation_token:
+        name = f"{prefix}{DISTILLATION_TOKEN}"
+        key = DISTILLATION if config.is_distilled else REGISTERS
+        found.append(registers(name, key, token, table=table[0], first=1))
         found.append(with_register_slots(*table, count=1, first=1))
     else:
         found.append(renamed(*table))
@@ -204,7 +216,8 @@ def rules(config, prefix="", layers=_LAYERS, is_distilled=False):
     if config.representation_size:
         found += linear(f"{prefix}pooler.dense", "pre_logits", width, (config.representation_size,))
     if config.num_classes:
-        found += linear("classifier", "head", width, (config.num_classes,))
+        for name, key in (_DISTILLED_HEADS if config.is_distilled else _HEADS).items():
+            found += linear(name, key, width, (config.num_classes,))
     return found
 
 
@@ -227,13 +240,17 @@ def _is(name, start):
 
 def _config(path, shapes, settings, notes, own_grid):
     num_classes, representation_size = 0, None
-    if "classifier.weight" in shapes:
-        num_classes = infer_config.sizes(shapes, "classifier.weight", 2, path)[0]
+    heads = [f"{name}.weight" for name in (*_HEADS, *_DISTILLED_HEADS)]
+    heads = [name for name in heads if name in shapes]
+    if heads:
+        num_classes = infer_config.sizes(shapes, heads[0], 2, path)[0]
     elif "pooler.dense.weight" in shapes:
         representation_size = infer_config.sizes(shapes, "pooler.dense.weight", 2, path)[0]
     fields = encoder_fields(
         path, shapes, settings, notes, own_grid, _LAYERS, 1e-12, representation_size
     )
+    if heads and heads[0].removesuffix(".weight") in _DISTILLED_HEADS:
+        fields |= {"classifier": "token_distilled", "register_tokens": 0}
     return build_config(
         ViTConfig, path, num_classes=num_classes, representation_size=representation_size, **fields
     )
@@ -262,7 +279,7 @@ def encoder_fields(
     patch, width = infer_config.patch_kernel(shapes, f"{PATCHES}.weight", path)
     depth = infer_config.how_many(shapes, r"encoder\.layer\.(\d+)\.")
     mlp_size = infer_config.sizes(shapes, f"encoder.layer.0.{layers.dense_1}.weight", 2, path)[1]
-    prefix = 1 + (_DISTILLATION in shapes)
+    prefix = 1 + (DISTILLATION_TOKEN in shapes)
     rows = infer_config.sizes(shapes, TABLE, 3, path)[1] - prefix
     if settings is None:
         heads, stated = max(1, width // 64), None

@@ -13,7 +13,6 @@ from vit_tf.images.value_range import MEAN, STD
 INEXPRESSIBLE_TENSORS = [
     (r"\.gamma_[12]$", "it has layer scale of another kind"),
     (r"\.[qk]_norm\.", "it normalizes queries and keys"),
-    (r"^(dist_token|head_dist\.)", "it has a distillation token"),
     (r"^fc_norm\.", "it normalizes the mean of the tokens, and vit_tf averages normalized tokens"),
     (r"^norm_pre\.", "it normalizes the tokens before the first block (CLIP)"),
     (r"^patch_embed\.norm\.", "it normalizes the patch embeddings"),
@@ -160,7 +159,7 @@ def pretrained_json(config, preprocessing, classes, notes, *, first_conv, classi
         config: configuration of the model.
         preprocessing, classes: `Preprocessing` and `Classes` of the model.
         notes: list to which a sentence is added for each setting that the section cannot store.
-        first_conv, classifier: names of the first and the last layer.
+        first_conv, classifier: names of the first and the last layer; a list of two last ones.
         fixed_size: whether the model reads images of one size only.
     """
     if classes.activation == "sigmoid" and config.num_classes != 1:

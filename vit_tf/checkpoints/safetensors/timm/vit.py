@@ -3,6 +3,7 @@
 import math
 import re
 
+from vit_tf.checkpoints.published.vit import DISTILLED_HEAD
 from vit_tf.checkpoints.published.vit_positions import POSITIONS
 from vit_tf.checkpoints.safetensors import infer_config
 from vit_tf.checkpoints.safetensors.rules import ReadRules, WriteRules
@@ -22,11 +23,13 @@ from vit_tf.config import StemConfig, ViTConfig
 LAYER_NORM_EPSILON = 1e-6
 # classifier -> timm's global_pool.
 _POOLS = {"token": "token", "gap": "avg", "map": "map", "unpooled": ""}
+# timm's name of the only architectures with a distillation token; `model_args` holds the rest.
+_DISTILLED = "deit_base_distilled_patch16_224"
 # Pattern of the architectures with known activation, epsilons and padding, and an example; first
 # without a stem, then with one.
 _PLAIN = (
     r"(vit|deit)_[a-z0-9]+_patch\d+(_siglip)?(_gap)?_\d+(_in21k)?|flexivit_[a-z]+|test_vit|"
-    r"vit_(small|base|large)_patch14(_reg4)?_dinov2",
+    r"deit_[a-z]+_distilled_patch\d+_\d+|vit_(small|base|large)_patch14(_reg4)?_dinov2",
     "vit_base_patch16_224",
 )
 _HYBRID = (
@@ -98,7 +101,9 @@ def write(config, preprocessing, classes) -> WriteRules:
     notes, extra, stem = [], {}, config.stem
     _check_vit_writable(config)
     architecture, arguments = _PLAIN[1], _arguments(config)
-    if config.position_embedding == "sincos_2d":
+    if config.is_distilled:
+        architecture, extra = _DISTILLED, infer_config.written_positions(config, notes)
+    elif config.position_embedding == "sincos_2d":
         extra[POSITIONS] = infer_config.sincos_table(config)
         notes.append("sincos_2d positions: written as a table")
     if stem:
@@ -121,7 +126,7 @@ def write(config, preprocessing, classes) -> WriteRules:
             classes,
             notes,
             first_conv=first,
-            classifier="head",
+            classifier=["head", DISTILLED_HEAD] if config.is_distilled else "head",
             fixed_size=True,
         ),
     }
@@ -179,20 +184,21 @@ def _config(path, shapes, heads, activation, stated, notes, own_grid):
         shapes, "patch_embed.proj.weight", path, stem and stem.channels
     )
     (mlp_size,) = infer_config.sizes(shapes, "blocks.0.mlp.fc1.bias", 1, path)
-    if "blocks.0.attn.qkv.bias" not in shapes and "blocks.0.attn.qkv.weight" in shapes:
-        raise ValueError(
-            f"{path} cannot be expressed in vit_tf: queries, keys and values have no biases."
-        )
+    qkv_bias = "blocks.0.attn.qkv.bias" in shapes
+    if stated.arguments.flag("qkv_bias", qkv_bias) != qkv_bias:
+        raise stated.arguments.error("qkv_bias", f"{qkv_bias}, as in the tensors".lower())
     representation_size, num_classes = None, 0
     if "pre_logits.fc.weight" in shapes:
         representation_size = infer_config.sizes(shapes, "pre_logits.fc.weight", 2, path)[0]
     if "head.weight" in shapes:
         num_classes = infer_config.sizes(shapes, "head.weight", 2, path)[0]
+    elif "dist_token" in shapes:
+        notes.append("there are no heads: the result has both tokens, and timm's is their mean")
     reduction = stem.reduction if stem else 1
-    has_token, registers = "cls_token" in shapes, 0
+    has_token, registers, is_distilled = "cls_token" in shapes, 0, "dist_token" in shapes
     if "reg_token" in shapes:
         registers = infer_config.sizes(shapes, "reg_token", 3, path)[1]
-    rows, slots, prefix = None, False, has_token + registers
+    rows, slots, prefix = None, False, has_token + is_distilled + registers
     if "pos_embed" in shapes:
         rows = infer_config.sizes(shapes, "pos_embed", 3, path)[1]
         if prefix:
@@ -201,6 +207,7 @@ def _config(path, shapes, heads, activation, stated, notes, own_grid):
                 grid = tuple(-(-side // reduction) // patch for side in stated.image_size)
             slots = _has_slots(rows, prefix, grid, stated.image_size is not None, notes)
             rows = max(0, rows - prefix * slots)
+    classifier = _classifier(path, shapes, has_token, registers, stated.global_pool)
     config = build_config(
         ViTConfig,
         path,
@@ -213,13 +220,15 @@ def _config(path, shapes, heads, activation, stated, notes, own_grid):
             rows, patch, reduction, stated.image_size, path, notes, own_grid
         ),
         num_classes=num_classes,
-        classifier=_classifier(path, shapes, has_token, registers, stated.global_pool),
+        classifier="token_distilled" if is_distilled else classifier,
         register_tokens=registers,
         representation_size=representation_size,
         layer_scale=_layer_scale(shapes, stated.arguments),
         position_embedding="none" if rows is None else "learned_1d",
         activation=activation,
         layer_norm_epsilon=LAYER_NORM_EPSILON,
+        key_bias=qkv_bias,
+        qkv_bias=qkv_bias,
         stem=stem,
     )
     return config, slots
@@ -282,7 +291,7 @@ def _stem(path, shapes):
 
 
 def _check_vit_writable(config):
-    if reason := infer_config.inexpressible(config):
+    if reason := infer_config.inexpressible(config, has_qkv_bias=False):
         raise cannot(reason)
     if (value := config.layer_norm_epsilon) != LAYER_NORM_EPSILON:
         raise cannot_state("layer_norm_epsilon", LAYER_NORM_EPSILON, value, "LayerNorm")
@@ -293,6 +302,8 @@ def _check_vit_writable(config):
         )
     if config.register_tokens and config.classifier == "unpooled":
         raise cannot("its head would read the registers too (classifier='unpooled')")
+    if config.is_distilled and (config.stem or not config.num_classes):
+        raise cannot("a model with a distillation token has two heads and no stem there")
     if config.stem and any(side % config.patch_size for side in config.feature_size):
         raise cannot(
             f"patches of {config.patch_size} must fill the feature map {config.feature_size}"
@@ -306,6 +317,8 @@ def _arguments(config):
         ratio = math.nextafter(ratio, math.inf)  # timm rounds the product down
     scale = {"init_values": config.layer_scale} if config.layer_scale else {}
     registers = {"reg_tokens": config.register_tokens} if config.register_tokens else {}
+    # A model with a distillation token always has a table.
+    has_table = config.position_embedding != "none" or config.is_distilled
     return {
         "img_size": list(config.image_size),
         "patch_size": config.patch_size,
@@ -313,11 +326,12 @@ def _arguments(config):
         "depth": config.layers,
         "num_heads": config.heads,
         "mlp_ratio": ratio,
+        **({} if config.qkv_bias else {"qkv_bias": False}),
         "class_token": config.has_class_token,
         **registers,
-        "global_pool": _POOLS[config.classifier],
+        "global_pool": "token" if config.is_distilled else _POOLS[config.classifier],
         "fc_norm": False,
         **scale,
         "act_layer": "gelu_tanh" if config.activation == "gelu_tanh" else "gelu",
-        "pos_embed": "none" if config.position_embedding == "none" else "learn",
+        "pos_embed": "learn" if has_table else "none",
     }

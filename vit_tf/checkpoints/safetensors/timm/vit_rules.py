@@ -1,6 +1,12 @@
 """Tensors of timm's Vision Transformers and hybrids <-> published arrays; `D` is the width."""
 
-from vit_tf.checkpoints.published.vit import MAP_HEAD, REGISTERS, SCALED_LAYERS
+from vit_tf.checkpoints.published.vit import (
+    DISTILLATION,
+    DISTILLED_HEAD,
+    MAP_HEAD,
+    REGISTERS,
+    SCALED_LAYERS,
+)
 from vit_tf.checkpoints.published.vit_positions import POSITIONS
 from vit_tf.checkpoints.rule import Rule
 from vit_tf.checkpoints.safetensors.rules import (
@@ -15,6 +21,7 @@ from vit_tf.checkpoints.safetensors.rules import (
 from vit_tf.checkpoints.safetensors.timm.residual import kernel_shapes, standardized, units
 
 BACKBONE = "patch_embed.backbone"
+_REGISTERS = "reg_token", REGISTERS
 
 
 def rules(config, slots=True) -> list[Rule]:
@@ -22,18 +29,20 @@ def rules(config, slots=True) -> list[Rule]:
 
     Args:
         config: a `ViTConfig`.
-        slots: whether the position table has rows for the class token and registers, if there are
+        slots: whether the position table has rows for the tokens before the patches, if there are
             some.
     """
     width, channels = (config.hidden_size,), config.stem.channels if config.stem else 3
-    found, first, count = [], int(config.has_class_token), config.register_tokens
-    has_table = config.position_embedding != "none"
+    found, first, count = [], int(config.has_class_token), config.unplaced_tokens
+    # A model with a distillation token always has a table.
+    has_table = config.position_embedding != "none" or config.is_distilled
     table = (1, first + config.grid[0] * config.grid[1], *width)
     if first:
         found.append(renamed("cls_token", "cls", (1, 1, *width)))
     if count:
         name = "pos_embed" if has_table and slots else None
-        found.append(registers("reg_token", REGISTERS, (1, count, *width), name, first))
+        token, key = ("dist_token", DISTILLATION) if config.is_distilled else _REGISTERS
+        found.append(registers(token, key, (1, count, *width), name, first))
     if has_table and count and slots:
         found.append(with_register_slots("pos_embed", POSITIONS, table, count, first))
     elif has_table:
@@ -66,7 +75,8 @@ def rules(config, slots=True) -> list[Rule]:
         found += linear("pre_logits.fc", "pre_logits", width, (config.representation_size,))
     if config.num_classes:
         inputs = config.representation_size or config.hidden_size
-        found += linear("head", "head", (inputs,), (config.num_classes,))
+        for name in ("head", DISTILLED_HEAD)[: 1 + config.is_distilled]:
+            found += linear(name, name, (inputs,), (config.num_classes,))
     return found
 
 
@@ -77,7 +87,9 @@ def _attention(config, key, out, layers, prefix):
     found = []
     for layer, letters in layers.items():
         keys = [f"{key}/{parts[letter]}" for letter in letters]
-        found += linear(f"{prefix}.{layer}", keys, (config.hidden_size,), heads)
+        # The attention that pools always has biases.
+        has_bias = config.qkv_bias or layer != "attn.qkv"
+        found += linear(f"{prefix}.{layer}", keys, (config.hidden_size,), heads)[: 1 + has_bias]
     return found + linear(out, f"{key}/out", heads, (config.hidden_size,))
 
 
