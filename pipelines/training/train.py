@@ -44,6 +44,7 @@ from vit_tf.adapters import save_adapters
 from vit_tf.config.size_notes import size_notes
 from vit_tf.files import storage
 from vit_tf.models.lora import adapted, add_adapters
+from vit_tf.packing import pack_frozen_blocks
 
 _log = logging.getLogger(__name__)
 
@@ -133,6 +134,9 @@ def _train(prepared, run, strategy, log_file, on_metrics, reuse):
         initial.load_into, encoder, experiment.init_head, data.preprocessing
     )
     step = _restore(trainer, store, run, load)
+    with strategy.scope():
+        if count := pack_frozen_blocks(trainer.model):
+            _log.info(f"{counted(count, 'block')} below all trained weights: packed, no gradient")
     trainer.open_dataset(data.dataset)
     if prepared.steps_before not in (None, settings.steps):
         _report_rate(experiment, prepared.steps_before, step)
