@@ -6,7 +6,6 @@ from safetensors.numpy import load_file
 
 import vit_tf
 from tests.peers.environment import NEEDED, run
-from tests.peers.test_logits import VIT, check_close
 from tests.vit_tf import tiny
 from tests.vit_tf.checkpoints import safetensors_models
 from vit_tf.adapters import save_adapters
@@ -15,15 +14,24 @@ from vit_tf.models.lora import adapted, add_adapters
 
 pytestmark = [pytest.mark.peers, pytest.mark.process]
 
+# Relative to the largest logit.
+TOLERANCE = 1e-5
+VIT = dict(hidden_size=48, mlp_size=82, layers=2, heads=3, patch_size=8, image_size=(24, 41))
+VIT |= {"num_classes": 5, "activation": "gelu_erf"}
 LORA = Lora(rank=3, alpha=5.0, targets=TARGETS, blocks=(1,))
 PREPROCESSING = vit_tf.Preprocessing(image_size=VIT["image_size"])
+
+
+def check_close(received, expected):
+    assert received.shape == expected.shape
+    assert np.abs(received - expected).max() <= TOLERANCE * np.abs(expected).max()
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Our files, what PEFT makes of them, and our merged logits."""
     folder = tmp_path_factory.mktemp("adapters")
-    model = vit_tf.create_model(vit_tf.ViTConfig(**VIT, activation="gelu_erf"))
+    model = vit_tf.create_model(vit_tf.ViTConfig(**VIT))
     tiny.randomize(model, seed=3)
     for layout in ("timm", "huggingface"):
         safetensors_models.save(model, folder / layout, layout, PREPROCESSING)
