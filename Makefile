@@ -79,7 +79,7 @@ test-slurm: setup  ## the script of docs/cluster.md on a SLURM cluster of this m
 	@[ "$$(id -u)" != 0 ] || [ -x /usr/sbin/slurmctld ] || .ci/packages slurm-wlm munge iproute2
 	@$(RUN) -m pytest --durations 5 tests/slurm
 
-test-peers: setup  ## compare with transformers, timm (`make peers`), and a trained DINOv2 with ONNX Runtime
+test-peers: setup  ## compare with transformers, timm, PEFT (`make peers`), and a trained DINOv2 with ONNX Runtime
 	@$(RUN) -m pytest tests/peers
 
 # Ray is no part of requirements.lock: 70 MB that nothing else needs.
@@ -171,7 +171,7 @@ soak: setup  ## 20 minutes of training, to check that memory and open files do n
 
 peers:  ## create .venv-peers with other systems, for `make bench`, `bench-peers` and `test-peers`
 	@python3 -m venv .venv-peers && .venv-peers/bin/python -m pip install \
-	  torch numpy transformers==5.24.0 timm==1.0.31 safetensors \
+	  torch numpy transformers==5.24.0 timm==1.0.31 peft==0.21.2 safetensors \
 	  openvino onnxruntime onnx onnxscript keras-hub 'tensorflow>=2.20,<2.21'
 
 # Only if it is missing. `make peers` updates it.

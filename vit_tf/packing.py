@@ -35,6 +35,43 @@ def pack_model(model, precision=None):
     return PackedModel(model, _blocks(model), precision or model.compute_dtype)
 
 
+def pack_frozen_blocks(model) -> int:
+    """Packs the first blocks of a model that is trained, if nothing in or below them is trained.
+
+    From then on they run in `custom_ops.encoder` with `training=True`, where it is compiled, in the
+    compute dtype of the model; the result differs by rounding. A second call packs the weights that
+    the model has by then, and graphs that were traced before read them.
+
+    Args:
+        model: a Keras model whose weights are loaded and whose frozen variables are not
+            `trainable`. Only a `VisionTransformer` that `pack_model` covers, with positions in the
+            stem, is changed.
+
+    Returns:
+        The number of blocks that are packed.
+    """
+    if why_not_packed(model) or model.config.position_injection != "stem":
+        return 0
+    from custom_ops import pack_encoder
+    from vit_tf.models.frozen_blocks import FrozenBlocks, count_frozen, op_serves
+
+    config, count = model.config, count_frozen(model)
+    if not (count and op_serves(config.implementation)):
+        return 0
+    plan = pack_encoder(
+        itertools.islice(_blocks(model), count),
+        config.heads,
+        model.compute_dtype,
+        config.activation,
+        config.layer_norm_epsilon,
+    )
+    if model.frozen_blocks is None:
+        model.frozen_blocks = FrozenBlocks(plan, config)
+    else:
+        model.frozen_blocks.assign(plan)
+    return count
+
+
 def packed_or_same(model):
     """Packs a model in its compute dtype if `pack_model` covers it.
 

@@ -123,7 +123,7 @@ def choose(
             the assigned architecture does not fit the initial model.
     """
     run, assignments = Workdir(workdir), request.assignments
-    asked = _with(assignments, start, "data.", "init_", "train.batch_size")
+    asked = _with(assignments, start, "data.", "init_", "train.batch_size", "optimizer.lora_")
     init_from = asked.init_from or model_source.SHIPPED
     situation = _Situation(
         is_complete=is_complete,
@@ -233,10 +233,16 @@ def _for_photos(base, initial, asked, run, assignments, examples, replicas):
     if pixels.get("interpolation") == "area":
         # The reference evaluates with it and trains with the bilinear filter (docs/paper.md K.2).
         pixels["eval_interpolation"] = pixels.pop("interpolation")
+    lora = asked.optimizer.lora
+    if lora is not None:
+        try:
+            lora.check(config)
+        except ValueError:  # Refused later.
+            lora = None
     return photos.photos(
         base,
         # GPUs run the reference, which stores the weights of attention.
-        image_bytes=cost.activation_bytes(config, 1, wanted.dtype, compiled=False),
+        image_bytes=cost.activation_bytes(config, 1, wanted.dtype, compiled=False, lora=lora),
         splits=not config.uses_batch_statistics,
         pixels=pixels,
         examples=examples,

@@ -44,6 +44,7 @@ from vit_tf.adapters import save_adapters
 from vit_tf.config.size_notes import size_notes
 from vit_tf.files import storage
 from vit_tf.models.lora import adapted, add_adapters
+from vit_tf.packing import pack_frozen_blocks
 
 _log = logging.getLogger(__name__)
 
@@ -132,7 +133,7 @@ def _train(prepared, run, strategy, log_file, on_metrics, reuse):
     load = initial and functools.partial(
         initial.load_into, encoder, experiment.init_head, data.preprocessing
     )
-    step = _restore(trainer, store, run, load)
+    step = _load_weights(trainer, store, run, load)
     trainer.open_dataset(data.dataset)
     if prepared.steps_before not in (None, settings.steps):
         _report_rate(experiment, prepared.steps_before, step)
@@ -280,6 +281,15 @@ def log_model(experiment, task, strategy, frozen):
     )
     for note in [*task.notes(), *frozen, *size_notes(config, "model.")]:
         _log.info(note)
+
+
+def _load_weights(trainer, store, run, load):
+    """The same as `_restore`; then packs the blocks that no gradient enters."""
+    step = _restore(trainer, store, run, load)
+    with trainer.strategy.scope():
+        if count := pack_frozen_blocks(trainer.model):
+            _log.info(f"{counted(count, 'block')} below all trained weights: packed, no gradient")
+    return step
 
 
 def _restore(trainer, store, run, load):

@@ -6,7 +6,7 @@ import tensorflow as tf
 from vit_tf.layers.attention import MultiHeadAttention
 from vit_tf.layers.dropout import Dropout, StochasticDepth
 from vit_tf.layers.lora.dense import Dense
-from vit_tf.layers.lora.kept_slope import KEPT_SLOPE
+from vit_tf.layers.lora.kept_slope import GELU_FACTORS, KEPT_SLOPE
 
 # Streams of one block: attention weights, attention output, MLP hidden, MLP output, two branches.
 STREAMS_PER_BLOCK = 8
@@ -19,7 +19,8 @@ def gelu_tanh(x):
     tensors are kept for the gradient, and x^2, which overflows in float16 from 256 on, is never
     computed alone.
     """
-    inner = x * (0.7978845608028654 + 0.035677408136300125 * x * x)
+    of_x, of_cube = GELU_FACTORS
+    inner = x * (of_x + of_cube * x * x)
     return x * (0.5 + 0.5 * tf.tanh(inner))
 
 

@@ -34,6 +34,10 @@ class VisionTransformer(TokenClassifier, ImageModel):
     Returns:
         float32 logits `[B, K]`; `[B, N, K]` with the unpooled classifier; with `num_classes=0` the
         input of the head, `[B, D, R or 2 D]` (unpooled `[B, N, D or R]`).
+
+    Attributes:
+        frozen_blocks: `FrozenBlocks`, which runs the first blocks in training, see
+            `vit_tf.packing.pack_frozen_blocks`; None: all blocks run themselves.
     """
 
     def __init__(self, config, name="vision_transformer", **kwargs):
@@ -75,6 +79,7 @@ class VisionTransformer(TokenClassifier, ImageModel):
             config.dropout, stream=0, name="embedding_dropout", **policy
         )
         self.blocks = self._blocks(**policy)
+        self.frozen_blocks = None
         self.norm = keras.layers.LayerNormalization(
             epsilon=config.layer_norm_epsilon, name="norm", **policy
         )
@@ -271,8 +276,11 @@ class VisionTransformer(TokenClassifier, ImageModel):
         tokens = self.embedding_dropout(tokens, training=training)
         if self.config.axial:
             tokens = keras.ops.reshape(tokens, [-1, *grid, self.config.hidden_size])
-        tap_values = []
-        for index, block in enumerate(self.blocks):
+        first, tap_values = 0, []
+        if training and not taps and self.frozen_blocks is not None and self.frozen_blocks.serve():
+            first, tokens = len(self.frozen_blocks), self.frozen_blocks(tokens, grid)
+            tap_values = [{}] * first
+        for index, block in enumerate(self.blocks[first:], first):
             tokens = self.block_inputs(index, tokens, grid)
             if taps and isinstance(tokens, keras.KerasTensor):
                 tapped = TappedBlock(block, taps, grid, dtype=block.dtype_policy)

@@ -220,6 +220,16 @@ def test_memory_is_of_each_device_and_also_for_an_assigned_batch(photos):
         micro_batches = replicas * chosen.train.accumulate_steps
         assert chosen.train.batch_size == 128 and 128 % micro_batches == 0
         assert (chosen.train.accumulate_steps > 1) and 128 // micro_batches in (2, 4, 8)
+    # Adapters keep less, and those of a few blocks less again; ones that do not fit, as without.
+    parts = [
+        choose(*given, "train.batch_size=128", *adapters)[0].train.accumulate_steps
+        for adapters in (
+            ("optimizer.lora_rank=8", "optimizer.lora_blocks=12"),
+            ("optimizer.lora_rank=8",),
+            ("optimizer.lora_rank=8", "optimizer.lora_blocks=11"),
+        )
+    ]
+    assert parts[0] > parts[1] > parts[2] >= 1
     # Another number of micro-batches is the same run, and a batch that does not fit is refused.
     chosen, _ = choose(*given, "train.batch_size=100", replicas=8)
     assert chosen.train.accumulate_steps == 1

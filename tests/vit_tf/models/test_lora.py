@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import custom_ops
 import vit_tf
 from tests.tolerances import assert_close
 from tests.vit_tf import graph_costs, tiny
@@ -12,6 +13,7 @@ from vit_tf.config.lora import Lora
 from vit_tf.layers.lora.dense import Dense
 from vit_tf.layers.lora.kept_slope import KEPT_SLOPE
 from vit_tf.models.lora import adaptable, adapted, add_adapters
+from vit_tf.packing import pack_frozen_blocks
 
 RANK_2 = Lora(rank=2, alpha=3.0)
 EVERYWHERE = Lora(rank=2, alpha=3.0, targets=("qkv", "projection", "mlp"))
@@ -187,3 +189,84 @@ def test_the_cost_is_that_of_the_graph(lora, fields):
     assert counted == graph_costs.training_macs(model) - once
     assert found < 0.7 * cost.activation_bytes(model.config, 2)
     assert counted < 0.9 * cost.training_macs(model.config)
+
+
+def logits_and_gradients(model):
+    """Of a step of training, in a graph, by path; and whether it has the op of packed blocks."""
+    images = tf.constant(tiny.images())
+
+    @tf.function(autograph=False)
+    def step():
+        values = {x.path: x.value for x in model.trainable_variables}
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(values)
+            logits = model(images, training=True)
+            loss = tf.reduce_sum(tf.sin(logits))
+        return {"logits": logits} | tape.gradient(loss, values)
+
+    graph = step.get_concrete_function().graph
+    has_op = any(x.type in ("VitEncoder", "VitRotaryEncoder") for x in graph.get_operations())
+    return {name: value.numpy() for name, value in step().items()}, has_op
+
+
+@pytest.mark.parametrize(
+    ("dtype", "fields", "tolerance"),
+    [
+        ("float32", {"activation": "gelu_erf", "layer_scale": 0.1}, 1e-5),
+        ("float32", {"position_embedding": "rotary_2d", "register_tokens": 2}, 1e-5),
+        ("mixed_bfloat16", {}, 0.1),
+    ],
+    ids=["float32", "rotary", "bfloat16"],
+)
+def test_packed_frozen_blocks_give_the_same_step(dtype, fields, tolerance):
+    lora = Lora(rank=2, alpha=3.0, blocks=(2,))
+    model = only_adapters_and_head(adapted_model(lora, layers=3, dtype=dtype, **fields))
+
+    def errors(received, expected):
+        assert received.keys() == expected.keys()
+        return [np.abs(received[k] - x).max() / np.abs(x).max() for k, x in expected.items()]
+
+    expected, has_op = logits_and_gradients(model)
+    assert not has_op and len(expected) == 1 + 2 * 2 + 2
+    with custom_ops.implementation("compiled"):
+        assert pack_frozen_blocks(model) == 2
+        received, has_op = logits_and_gradients(model)
+    assert has_op and max(errors(received, expected)) <= tolerance
+    with custom_ops.implementation("reference"):  # It would be slower than the blocks.
+        assert not logits_and_gradients(model)[1]
+    # A second packing reads the weights anew.
+    for block in model.blocks[:2]:
+        block.norm_mlp.beta.assign(1 - block.norm_mlp.beta.value)
+    with custom_ops.implementation("compiled"):
+        pack_frozen_blocks(model)
+        again, _ = logits_and_gradients(model)
+    model.frozen_blocks = None
+    changed, _ = logits_and_gradients(model)
+    assert max(errors(again, changed)) <= tolerance < 0.2 < max(errors(changed, expected))
+
+
+@pytest.mark.parametrize(
+    ("lora", "fields", "trained", "expected"),
+    [
+        (Lora(rank=2, blocks=(1,)), {}, (), 1),
+        (Lora(rank=2), {}, (), 0),
+        (Lora(rank=2, blocks=(1,)), {}, ("patch_embedding",), 0),
+        (Lora(rank=2, blocks=(1,)), {}, ("class_token",), 0),
+        (Lora(rank=2, blocks=(2,)), {"layers": 3}, ("block_1/norm_mlp",), 1),
+        (Lora(rank=2, blocks=(1,)), {"dropout": 0.1}, (), 0),
+        (Lora(rank=2, blocks=(1,)), {"attention_dropout": 0.1}, (), 0),
+        # The rate of stochastic depth is 0 in the first block only.
+        (Lora(rank=2, blocks=(2,)), {"layers": 3, "stochastic_depth": 0.1}, (), 1),
+        (Lora(rank=2, blocks=(1,)), {"position_injection": "every_layer"}, (), 0),
+        (Lora(rank=2, blocks=(1,)), tiny.AXIAL, (), 0),
+        (Lora(rank=2, blocks=(1,)), {"position_embedding": "relative"}, (), 0),
+    ],
+)
+def test_blocks_without_a_gradient_are_packed(lora, fields, trained, expected):
+    model = only_adapters_and_head(adapted_model(lora, **fields))
+    for variable in model.variables:
+        if any(f"/{name}/" in variable.path for name in trained):
+            variable.trainable = True
+    with custom_ops.implementation("compiled"):
+        assert pack_frozen_blocks(model) == expected
+    assert (model.frozen_blocks is not None) == bool(expected)

@@ -9,20 +9,22 @@ import math
 
 import tensorflow as tf
 
-_C1, _C2 = 0.7978845608028654, 0.035677408136300125  # As in `encoder.gelu_tanh`.
+# Of the tanh form of GELU (docs/paper.md A.6): sqrt(2 / pi), and that times 0.044715.
+GELU_FACTORS = 0.7978845608028654, 0.035677408136300125
 
 
 def gelu_tanh(x):
     """The same number as `encoder.gelu_tanh`."""
+    of_x, of_cube = GELU_FACTORS
 
     @tf.custom_gradient
     def activated(x):
         # Beyond 16 tanh is 1; in float16 the cube would overflow, and 0 times it is no number.
         near = tf.clip_by_value(x, -16.0, 16.0)
-        cubic = _C2 * near * near
-        tanh = tf.tanh(near * (_C1 + cubic))
+        cubic = of_cube * near * near
+        tanh = tf.tanh(near * (of_x + cubic))
         share = 0.5 + 0.5 * tanh
-        slope = share + (0.5 * near) * (1.0 - tanh * tanh) * (_C1 + 3.0 * cubic)
+        slope = share + (0.5 * near) * (1.0 - tanh * tanh) * (of_x + 3.0 * cubic)
         return x * share, lambda upstream: upstream * slope
 
     return activated(x)

@@ -16,6 +16,7 @@ from pipelines.tasks.task import task_of
 from pipelines.training.prepare import resolve, sizes_of
 from pipelines.training.train import build_trainer, train
 from tests.pipelines import encoded
+from tests.pipelines.distribution.local_workers import run
 from tests.pipelines.equal_runs import assert_equal_runs, everything
 from tests.pipelines.process import assert_user_error
 from tests.pipelines.tiny import (
@@ -57,6 +58,47 @@ def whole(backbone, tmp_path_factory):
     return folder
 
 
+# Nothing draws random numbers, so that block 0, below the adapters, is packed.
+STILL = ("model.dropout=0", "model.attention_dropout=0", "model.stochastic_depth=0")
+
+
+@pytest.fixture(scope="module")
+def packed(backbone, tmp_path_factory):
+    """A run of 12 steps on one device with a packed block."""
+    folder = tmp_path_factory.mktemp("packed") / "run"
+    train(experiment_of(backbone, *STILL), folder, one_device())
+    return folder
+
+
+@pytest.mark.heavy("training")
+def test_packed_blocks_change_no_run(backbone, packed, tmp_path, logged):
+    """Beside a run without them, one that was resumed, and one of replicas and micro-batches."""
+    experiment = experiment_of(backbone, *STILL)
+    resumed = cut_short(packed, tmp_path / "resumed", 8)
+    train(experiment, resumed, one_device())
+    split = override(experiment, ["train.accumulate_steps=4"])
+    train(split, tmp_path / "split", two_replicas())
+    assert logged.take().count("1 block below all trained weights: packed") == 2
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pipelines.training.train.pack_frozen_blocks", lambda model: 0)
+        train(experiment, tmp_path / "plain", one_device())
+    for other in ("plain", "resumed", "split"):
+        assert_equal_runs(tmp_path / other, packed, "sgd")
+
+
+@pytest.mark.process
+@pytest.mark.heavy("training")
+def test_two_workers_equal_one_device(backbone, packed, tmp_path):
+    flags = as_flags(*everything("sgd"), *ADAPTERS, *STILL, f"init_from={backbone}")
+    workers = run(tmp_path, "-m", "pipelines.pretrain", "--workdir=run", *flags)
+    assert "1 block below all trained weights: packed" in workers[0].output
+    assert_equal_runs(tmp_path / "run", packed, "sgd")
+    images, base = tiny.images(size=(12, 12)), vit_tf.load(backbone)
+    over = vit_tf.load_adapters(base, tmp_path / "run" / "adapters.safetensors")
+    expected = vit_tf.load(packed).model(images)
+    np.testing.assert_allclose(over.model(images), expected, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.heavy("training")
 def test_replicas_and_micro_batches_equal_the_whole_batch(backbone, whole, tmp_path):
     experiment = experiment_of(backbone, "train.accumulate_steps=4")
@@ -65,16 +107,16 @@ def test_replicas_and_micro_batches_equal_the_whole_batch(backbone, whole, tmp_p
 
 
 def test_a_run_goes_on_without_its_backbone(backbone, whole, tmp_path, logged):
-    run = cut_short(whole, tmp_path / "run", 8)
+    resumed = cut_short(whole, tmp_path / "run", 8)
     moved = backbone.rename(backbone.with_name("away.npz"))
     try:
         with without_compiling():
-            train(experiment_of(backbone), run, one_device())
+            train(experiment_of(backbone), resumed, one_device())
     finally:
         moved.rename(backbone)
     assert "resuming from step 8" in logged.take()
-    assert_equal_runs(run, whole, "sgd")
-    before = (run / "adapters.safetensors").read_bytes()
+    assert_equal_runs(resumed, whole, "sgd")
+    before = (resumed / "adapters.safetensors").read_bytes()
     assert len(before) == (whole / "adapters.safetensors").stat().st_size < 4000
 
 
@@ -190,11 +232,11 @@ def test_more_is_trained_by_train_only(backbone, uncompiled, tmp_path):
     experiment = experiment_of(
         backbone, "optimizer.train_only=head,norm", "train.steps=2", "schedule.warmup_steps=0"
     )
-    run = tmp_path / "run"
-    train(experiment, run, one_device())
+    folder = tmp_path / "run"
+    train(experiment, folder, one_device())
     images = tiny.images(size=experiment.model.image_size)
-    over = vit_tf.load_adapters(vit_tf.load(backbone), run / "adapters.safetensors")
-    np.testing.assert_array_equal(over.model(images), vit_tf.load(run).model(images))
-    before, after = arrays(backbone.parent, backbone.name), arrays(run)
+    over = vit_tf.load_adapters(vit_tf.load(backbone), folder / "adapters.safetensors")
+    np.testing.assert_array_equal(over.model(images), vit_tf.load(folder).model(images))
+    before, after = arrays(backbone.parent, backbone.name), arrays(folder)
     norm = "Transformer/encoder_norm/scale"
     assert np.abs(before[norm] - after[norm]).max() > 0
