@@ -241,6 +241,7 @@ TESTS = [
     "isa_test",
     "patch_embed_test",
     "phases_test",
+    "row_test",
     "simd_test",
     "team_test",
 ]
