@@ -175,15 +175,17 @@ def load():
     return ops
 
 
-def ops_for(implementation, has_cuda=True):
+def ops_for(implementation, has_cuda=True, falls_back=False):
     """Returns the module of compiled ops, or None if a call made here must run the reference.
 
     Args:
         implementation: the `implementation=` argument of the call.
         has_cuda: whether the op that is called has kernels for GPUs in a library built with CUDA.
+        falls_back: whether the reference runs where "compiled" is requested and has no kernels.
 
     Raises:
-        ValueError: as `resolve`, and if "compiled" is requested where it has no kernels.
+        ValueError: as `resolve`, and, unless it falls back, if "compiled" is requested where it has
+            no kernels.
     """
     if resolve(implementation) == "reference":
         return None
@@ -192,7 +194,7 @@ def ops_for(implementation, has_cuda=True):
     if obstacle is None and device == "CPU":
         return load()
     choice, source = requested(implementation)
-    if choice != "compiled":
+    if choice != "compiled" or (obstacle and falls_back):
         return None
     if obstacle:
         raise ValueError(

@@ -60,6 +60,22 @@ def _extract_patches_grad(op, d_images):
     return [loader.compiled_ops().vit_extract_patches(d_images, patch_size=size), None]
 
 
+def _bias_gelu(op, d_out):
+    exact = op.get_attr("exact")
+    return [*loader.compiled_ops().vit_bias_gelu_grad(*op.inputs, d_out, exact=exact)]
+
+
+def _residual_norm(op, d_normalized, d_statistics, *d_sum):
+    # No code outside reads the statistics.
+    del d_statistics
+    x, scale, _, *branch = op.inputs
+    _, statistics, *sums = op.outputs
+    d_x, d_scale, d_bias = loader.compiled_ops().vit_residual_norm_grad(
+        sums[0] if sums else x, statistics, scale, d_normalized, list(d_sum)
+    )
+    return [d_x, d_scale, d_bias] + [d_x for _ in branch]
+
+
 def _no_second_derivative(op, *gradients):
     del gradients
     raise NotImplementedError(
@@ -79,6 +95,10 @@ _GRADIENTS = {
     "VitPatchEmbedTablesGrad": _no_second_derivative,
     "VitExtractPatches": _extract_patches,
     "VitExtractPatchesGrad": _extract_patches_grad,
+    "VitBiasGelu": _bias_gelu,
+    "VitBiasGeluGrad": _no_second_derivative,
+    "VitResidualNorm": _residual_norm,
+    "VitResidualNormGrad": _no_second_derivative,
 }
 
 
@@ -87,8 +107,9 @@ def _register():
         # After a second import of this package the gradient is already registered.
         with contextlib.suppress(KeyError):
             tf.RegisterGradient(name)(function)
-    with contextlib.suppress(KeyError):
-        tf.no_gradient("VitAttentionTaps")
+    for name in ("VitAttentionTaps", "VitSgdUpdate", "VitAdamwUpdate"):
+        with contextlib.suppress(KeyError):
+            tf.no_gradient(name)
 
 
 _register()

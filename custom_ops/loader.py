@@ -19,10 +19,13 @@ from custom_ops.library_file import REBUILD
 
 # What the Python side calls; a library without one of them is too old.
 OPS = (
+    "vit_adamw_update",
     "vit_attention",
     "vit_attention_bias_grad",
     "vit_attention_grad",
     "vit_attention_taps",
+    "vit_bias_gelu",
+    "vit_bias_gelu_grad",
     "vit_encoder",
     "vit_extract_patches",
     "vit_extract_patches_grad",
@@ -31,8 +34,11 @@ OPS = (
     "vit_patch_embed_images_grad",
     "vit_patch_embed_kernel_grad",
     "vit_patch_embed_tables_grad",
+    "vit_residual_norm",
+    "vit_residual_norm_grad",
     "vit_rotary_encoder",
     "vit_rotary_model",
+    "vit_sgd_update",
 )
 
 

@@ -12,6 +12,7 @@ HEADERS = [
     "cc/execution.h",
     "cc/guided_schedule.h",
     "cc/patch_embed_problem.h",
+    "cc/row_problems.h",
     "cpu/attention/cpu_attention.h",
     "cpu/attention/backward.h",
     "cpu/attention/bias_gradient.h",
@@ -52,6 +53,11 @@ HEADERS = [
     "cpu/patch_embed/cpu_patch_embed.h",
     "cpu/patch_embed/tables_gradient.h",
     "cpu/phases.h",
+    "cpu/rows/bias_gelu.h",
+    "cpu/rows/groups.h",
+    "cpu/rows/residual_norm.h",
+    "cpu/rows/row_kernels.h",
+    "cpu/rows/update.h",
     "cpu/scratch.h",
     "cpu/simd/activations.h",
     "cpu/simd/conversions.h",
@@ -70,6 +76,7 @@ OP_HEADERS = [
     "cc/model_op.h",
     "cc/op_lists.h",
     "cc/patch_embed_op.h",
+    "cc/row_ops.h",
     "cc/status.h",
 ]
 
@@ -94,6 +101,7 @@ KERNELS = [
     "cpu/patch_embed/copy.cc",
     "cpu/patch_embed/cpu_patch_embed.cc",
     "cpu/phases.cc",
+    "cpu/rows/cpu_rows.cc",
     "cpu/team.cc",
 ]
 
@@ -102,6 +110,7 @@ ISA_KERNELS = [
     "cpu/attention/attention_kernels.cc",
     "cpu/encoder/encoder_kernels.cc",
     "cpu/patch_embed/patch_embed_kernels.cc",
+    "cpu/rows/row_kernels.cc",
 ]
 
 # The stamp and the instruction sets of a library, in each library for TensorFlow.
@@ -114,6 +123,7 @@ OPS = [
     "tf/extract_patches_ops.cc",
     "tf/model_ops.cc",
     "tf/patch_ops.cc",
+    "tf/row_ops.cc",
 ]
 
 # The ops for XLA, in _vit_ops_xla.so only, which is optional: it is left out where the headers of
@@ -233,6 +243,7 @@ TESTS = [
     "isa_test",
     "patch_embed_test",
     "phases_test",
+    "row_test",
     "simd_test",
     "team_test",
 ]

@@ -198,7 +198,7 @@ def activation_bytes(
         batch: images on one device.
         dtype: "float32", "bfloat16" or "float16", also with "mixed_" before it.
         training: whether gradients are computed.
-        compiled: True for the compiled attention, which stores no `T x T` weights. False for the
+        compiled: True for the compiled ops, which store no `T x T` weights. False for the
             reference, which runs on GPUs, on TPUs and under XLA. With `attention_dropout` above 0,
             training always stores the weights, and relative positions are `T x T` logits too.
         lora: adapters. Gradients then read nothing below the first one, no input of a dense layer
@@ -214,7 +214,7 @@ def activation_bytes(
     total = _total(model, size, compiled)
     if training and lora is not None:
         costs = _costs(model, size, compiled)
-        return batch * lora_cost.kept(_config_of(model), lora, costs, size)
+        return batch * lora_cost.kept(_config_of(model), lora, costs, size, compiled)
     return batch * (total.kept if training else total.live)
 
 

@@ -8,20 +8,22 @@
 #include "custom_ops/cc/extract_patches_op.h"
 #include "custom_ops/cc/model_op.h"
 #include "custom_ops/cc/patch_embed_op.h"
+#include "custom_ops/cc/row_ops.h"
 
 namespace vit {
 
 template <class... Bodies>
 struct OpList {
-  template <class Body>
-  using With = OpList<Bodies..., Body>;
+  template <class... Others>
+  using With = OpList<Bodies..., Others...>;
 };
 
 using CudaOps = OpList<Attention, AttentionGrad, AttentionBiasGrad, AttentionTaps, PatchEmbed,
                        PatchEmbedKernelGrad, PatchEmbedImagesGrad, PatchEmbedTablesGrad,
                        ExtractPatches, ExtractPatchesGrad>;
 
-using CpuOps = CudaOps::With<Encoder>::With<RotaryEncoder>::With<Model>::With<RotaryModel>;
+using CpuOps = CudaOps::With<Encoder, RotaryEncoder, Model, RotaryModel, BiasGelu, BiasGeluGrad,
+                             ResidualNorm, ResidualNormGrad, SgdUpdate, AdamwUpdate>;
 
 // The name of the input with the index kConstantInput, in every op that has one.
 constexpr char kConstantInputName[] = "image_shape";

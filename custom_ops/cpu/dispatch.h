@@ -28,7 +28,10 @@ Table table_of_current_isa(Isa most, Arguments... arguments) {
 #endif
 #if VIT_BUILT_ISAS & 8
     case Isa::kAvx512Bf16:
-      return Table::template of<Isa::kAvx512Bf16>(arguments...);
+      if constexpr (Table::kMost >= Isa::kAvx512Bf16) {
+        return Table::template of<Isa::kAvx512Bf16>(arguments...);
+      }
+      break;
 #endif
 #if VIT_BUILT_ISAS & 16
     case Isa::kAmx:

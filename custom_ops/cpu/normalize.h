@@ -25,22 +25,31 @@ VIT_INLINE float sum_of_row(const float* from, int64_t width, Function function)
   return add_lanes<float>(even + odd);
 }
 
-// to = (from - mean) / sqrt(variance + epsilon) * scale + bias; `to` may be `from`. A null scale
-// means no scale and no bias.
-template <class Output>
-VIT_INLINE void normalize_row(const float* from, int64_t width, float epsilon, const float* scale,
-                              const float* bias, Output* to) {
+struct RowStatistics {
+  float mean, factor;  // factor = 1 / sqrt(variance + epsilon)
+};
+
+VIT_INLINE RowStatistics statistics_of_row(const float* from, int64_t width, float epsilon) {
   const float count = static_cast<float>(width);
   const float mean = sum_of_row(from, width, [](Vector<float> x) { return x; }) / count;
   // The mean is subtracted first: the difference of two sums of squares would cancel.
   const auto square = [mean](Vector<float> x) { return (x - mean) * (x - mean); };
   const float variance = sum_of_row(from, width, square) / count;
-  const float factor = 1 / __builtin_sqrtf(variance + epsilon);
+  return {mean, 1 / __builtin_sqrtf(variance + epsilon)};
+}
+
+// to = (from - mean) / sqrt(variance + epsilon) * scale + bias; `to` may be `from`. A null scale
+// means no scale and no bias.
+template <class Output>
+VIT_INLINE RowStatistics normalize_row(const float* from, int64_t width, float epsilon,
+                                       const float* scale, const float* bias, Output* to) {
+  const RowStatistics found = statistics_of_row(from, width, epsilon);
   for (int64_t j = 0; j < width; j += kLanes<float>) {
-    Vector<float> x = (load_first(from + j, width - j) - mean) * factor;
+    Vector<float> x = (load_first(from + j, width - j) - found.mean) * found.factor;
     if (scale) x = x * load_first(scale + j, width - j) + load_first(bias + j, width - j);
     store_first(to + j, x, width - j);
   }
+  return found;
 }
 
 }  // namespace VIT_ISA

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from pipelines.distribution.strategies import is_tpu
 from pipelines.runs import checkpoint_weights
-from pipelines.training.optimization.optimizers import clip_by_global_norm
+from pipelines.training.optimization.optimizers import clip_scale
 from pipelines.training.optimization.replica_variables import (
     assign_on_all_replicas,
     replicated_variable,
@@ -181,11 +181,11 @@ class Trainer(orbit.StandardTrainer):
         else:
             loss, gradients = context.all_reduce(tf.distribute.ReduceOp.SUM, (loss, gradients))
         # Clipped after the sum: a clip on each replica would use the norm of its own gradient.
-        gradients, norm = clip_by_global_norm(gradients, self.optimizer.clip_norm, self.slices)
+        scale, norm = clip_scale(gradients, self.optimizer.clip_norm, self.slices)
         finite = tf.math.is_finite(loss) & tf.math.is_finite(norm)
         goes_on = ~tf.convert_to_tensor(self.halt.halted)
         applied = finite & goes_on
-        self.optimizer.apply(gradients, step, applied)
+        self.optimizer.apply(gradients, step, applied, scale)
         if statistics.updates:
             updates = [(variable.value, value) for variable, value in statistics.updates]
             assign_on_all_replicas(updates, applied)

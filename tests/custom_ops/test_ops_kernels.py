@@ -25,7 +25,7 @@ FUZZ_RUNS = {
 # They run for every instruction set.
 LOOPING = {
     *("attention_execution_test", "attention_test", "attention_values_test"),
-    *("encoder_execution_test", "encoder_test", "patch_embed_test", "simd_test"),
+    *("encoder_execution_test", "encoder_test", "patch_embed_test", "row_test", "simd_test"),
 }
 
 
@@ -48,7 +48,7 @@ def test_the_kernels_for_gpus_pass_and_have_no_memory_error():
 
 def test_no_data_race():
     # All other tests of these programs run on one thread.
-    names = ["attention_execution_test", "encoder_execution_test", "patch_embed_test"]
+    names = ["attention_execution_test", "encoder_execution_test", "patch_embed_test", "row_test"]
     names += ["guided_schedule_test", "phases_test", "team_test", "call_queue_test"]
     check(THREADS, names, instruction_sets.ends(), ["threads"])
 

@@ -65,6 +65,15 @@ def layer_norm(width, rows, size):
     )
 
 
+def residual_norm(width, rows, size, compiled):
+    """A LayerNorm of a block; the compiled op keeps its input, mean and deviation of each row."""
+    if not compiled:
+        return layer_norm(width, rows, size)
+    kept = size * rows * width + 2 * FLOAT32 * rows
+    # The two addends, their sum and the result.
+    return Cost(parameters=2 * width, arrays=2, kept=kept, live=3 * size * rows * width + kept)
+
+
 def group_norm(channels, pixels):
     """A GroupNorm; keeps the centered values in float32, and two numbers per channel."""
     values = FLOAT32 * channels * pixels

@@ -3,13 +3,13 @@
 `T` tokens, `D` width. `costs` are those of an image by part, without adapters.
 """
 
-from vit_tf.analysis.layer_costs import layer_norm
-from vit_tf.analysis.vit_cost import ACTIVATION_TENSORS
+from vit_tf.analysis.layer_costs import residual_norm
+from vit_tf.analysis.vit_cost import activation_tensors
 from vit_tf.config.lora import Lora
 
 _BLOCK = ("projections", "attention", "mlp")
 _HEAD = ("pre_logits", "head")
-# Activations of which `vit_tf.layers.lora.kept_slope` keeps one tensor.
+# Activations of which `custom_ops.bias_gelu` keeps one tensor, beside its result.
 _KEPT_SLOPE = ("gelu_tanh", "gelu_erf")
 
 
@@ -58,7 +58,7 @@ def training_macs(config, lora: Lora, costs) -> int:
     return forward + backward + again // config.layers + of_head + pooling
 
 
-def kept(config, lora: Lora, costs, size) -> int:
+def kept(config, lora: Lora, costs, size, compiled) -> int:
     """Bytes of an image's activations that gradients read; an activation has `size` bytes."""
     tokens, chosen, layers = _tokens(config), lora.layers(config), _layers(config, lora)
     above = sum(
@@ -70,31 +70,31 @@ def kept(config, lora: Lora, costs, size) -> int:
     if "recomputed" in costs:
         inputs = tokens * config.hidden_size * size
         inside = costs["recomputed"].kept - inputs * _blocks(config) * config.layers
-        return above + inputs * blocks + inside - _saved(config, layers, tokens, size)
+        return above + inputs * blocks + inside - _saved(config, layers, tokens, size, compiled)
     count = config.layers * _blocks(config)
     of_block = sum(costs[name].kept for name in _BLOCK) // count
     adapted = len(chosen) * _blocks(config)
-    saved = adapted * _saved(config, layers, tokens, size)
-    saved += (blocks - adapted) * _saved(config, {}, tokens, size)
+    saved = adapted * _saved(config, layers, tokens, size, compiled)
+    saved += (blocks - adapted) * _saved(config, {}, tokens, size, compiled)
     # Gradients end at the first adapter of the first block that has one.
-    saved += layer_norm(config.hidden_size, tokens, size).kept
+    saved += residual_norm(config.hidden_size, tokens, size, compiled).kept
     if "qkv" not in layers:
         saved += costs["attention"].kept // count
         if "out" in layers:
             saved -= tokens * config.hidden_size * size
         else:
-            saved += layer_norm(config.hidden_size, tokens, size).kept
+            saved += residual_norm(config.hidden_size, tokens, size, compiled).kept
     return above + blocks * of_block - saved
 
 
-def _saved(config, names, tokens, size):
+def _saved(config, names, tokens, size, compiled):
     """Bytes that gradients of a block with adapters in the layers `names` do not read.
 
     Attention itself keeps the input of the projection.
     """
     stream, hidden = tokens * config.hidden_size * size, tokens * config.mlp_size * size
     if config.activation in _KEPT_SLOPE:
-        wide = ACTIVATION_TENSORS[config.activation] - 1 - ("dense_1" in names)
+        wide = activation_tensors(config, compiled) - 1 - ("dense_1" in names)
     else:
         wide = "dense_1" not in names
     factors = 2 * bool(config.layer_scale)

@@ -14,12 +14,21 @@ from vit_tf.analysis.layer_costs import (
     dense,
     head,
     layer_norm,
+    residual_norm,
 )
 from vit_tf.config import ViTConfig
 
 # Tensors of the MLP's hidden width that the gradients of an activation and of the next layer read.
-# An activation is several TensorFlow operations, and each operation keeps its inputs.
-ACTIVATION_TENSORS = {"gelu_tanh": 6, "gelu_erf": 4, "swiglu": 4}
+# An activation is several TensorFlow operations, and each operation keeps its inputs. The compiled
+# GELU is one.
+_ACTIVATION_TENSORS = {"gelu_tanh": 6, "gelu_erf": 4, "swiglu": 4}
+
+
+def activation_tensors(config, compiled) -> int:
+    """Tensors of the MLP's hidden width that a block keeps for the gradient."""
+    if compiled and config.activation != "swiglu":
+        return 2
+    return _ACTIVATION_TENSORS[config.activation]
 
 
 def parts(config: ViTConfig, size, compiled) -> dict[str, Cost]:
@@ -54,9 +63,11 @@ def parts(config: ViTConfig, size, compiled) -> dict[str, Cost]:
         # The input of every block, and the tensors of one block at a time.
         inputs = len(blocks) * config.layers * tokens * width * size
         costs["recomputed"] = Cost(kept=inputs + max(kept))
-    costs["norm"] = layer_norm(width, tokens, size)
+    # No shortcut is in memory any more.
+    live = 3 * FLOAT32 * tokens * width
+    costs["norm"] = dataclasses.replace(layer_norm(width, tokens, size), live=live)
     if config.classifier == "map":
-        costs["pooling"] = _map_pooling(config, patches, size)
+        costs["pooling"] = _map_pooling(config, patches, size, compiled)
     read = patches if config.classifier == "unpooled" else 1
     represented, pooled = config.representation_size, width * (1 + config.is_distilled)
     if represented:
@@ -111,7 +122,7 @@ def _block(config, tokens, keys, size, compiled):
     width, hidden = config.hidden_size, config.mlp_size
     stream, expanded = tokens * width, tokens * hidden
     masks = bool(config.dropout)
-    norm = layer_norm(width, tokens, size)
+    norm = residual_norm(width, tokens, size, compiled)
     # q | k | v (joint or split) and the result; then the weights or their statistics.
     attention, weights = 4 * stream * size, config.heads * tokens * keys
     statistics = SOFTMAX_STATISTICS * FLOAT32 * config.heads * tokens
@@ -149,7 +160,7 @@ def _block(config, tokens, keys, size, compiled):
     return {
         "projections": norm + projections + in_projections + scale,
         "attention": in_attention,
-        "mlp": norm + _mlp(config, tokens, size) + in_mlp + scale,
+        "mlp": norm + _mlp(config, tokens, size, compiled) + in_mlp + scale,
     }
 
 
@@ -173,15 +184,15 @@ def _relative_logits(config, tokens, size, compiled):
     )
 
 
-def _mlp(config, rows, size):
+def _mlp(config, rows, size, compiled):
     """Cost of the MLP without the masks of dropout."""
     width, hidden = config.hidden_size, config.mlp_size
-    kept = rows * size * (width + ACTIVATION_TENSORS[config.activation] * hidden)
+    kept = rows * size * (width + activation_tensors(config, compiled) * hidden)
     wide = hidden * (2 if config.activation == "swiglu" else 1)
     return dense(width, wide, rows) + dense(hidden, width, rows) + Cost(kept=kept)
 
 
-def _map_pooling(config, patches, size):
+def _map_pooling(config, patches, size, compiled):
     """The probe is projected once per batch, and counted here for a batch of one."""
     width, weights = config.hidden_size, config.heads * patches
     attention = Cost(
@@ -191,4 +202,9 @@ def _map_pooling(config, patches, size):
         # Tokens, keys, values, result; weights in float32 and in the dtype of the product.
         kept=size * (3 * patches * width + width) + weights * also_float32(size),
     )
-    return attention + dense(width, width) + layer_norm(width, 1, size) + _mlp(config, 1, size)
+    return (
+        attention
+        + dense(width, width)
+        + layer_norm(width, 1, size)
+        + _mlp(config, 1, size, compiled)
+    )

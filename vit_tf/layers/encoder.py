@@ -1,32 +1,18 @@
 """The Transformer encoder block: attention and MLP, each after a LayerNorm (paper, eq. 2-3)."""
 
+import contextlib
+
 import keras
 import tensorflow as tf
 
+import custom_ops
+from custom_ops.training_reference import gelu_erf, gelu_tanh
 from vit_tf.layers.attention import MultiHeadAttention
 from vit_tf.layers.dropout import Dropout, StochasticDepth
 from vit_tf.layers.lora.dense import Dense
-from vit_tf.layers.lora.kept_slope import GELU_FACTORS, KEPT_SLOPE
 
 # Streams of one block: attention weights, attention output, MLP hidden, MLP output, two branches.
 STREAMS_PER_BLOCK = 8
-
-
-def gelu_tanh(x):
-    """The tanh form of GELU, which the published weights were trained with (docs/paper.md A.6).
-
-    Computes `x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2`. In this order of operations few
-    tensors are kept for the gradient, and x^2, which overflows in float16 from 256 on, is never
-    computed alone.
-    """
-    of_x, of_cube = GELU_FACTORS
-    inner = x * (of_x + of_cube * x * x)
-    return x * (0.5 + 0.5 * tf.tanh(inner))
-
-
-def gelu_erf(x):
-    """The exact GELU, x times the normal distribution function."""
-    return tf.nn.gelu(x, approximate=False)
 
 
 def swiglu(x):
@@ -35,7 +21,9 @@ def swiglu(x):
     return tf.nn.silu(gate) * value
 
 
-_ACTIVATIONS = {"gelu_tanh": gelu_tanh, "gelu_erf": gelu_erf, "swiglu": swiglu}
+# The GELUs are part of the first dense layer.
+_GELU = {"gelu_tanh": gelu_tanh, "gelu_erf": gelu_erf}
+_ACTIVATIONS = (*_GELU, "swiglu")
 
 
 @keras.saving.register_keras_serializable(package="vit_tf")
@@ -55,13 +43,7 @@ class MlpBlock(keras.layers.Layer):
 
     Returns:
         `[B, N, D]`.
-
-    Attributes:
-        keeps_slope: whether training keeps the derivative of the activation, and none of the
-            tensors in it, see `lora.kept_slope`. Gradients are equal up to rounding.
     """
-
-    keeps_slope = False
 
     def __init__(self, mlp_size, activation, dropout=0.0, stream=0, **kwargs):
         super().__init__(**kwargs)
@@ -78,14 +60,15 @@ class MlpBlock(keras.layers.Layer):
 
     def build(self, input_shape):
         wide = self.mlp_size * (2 if self.activation == "swiglu" else 1)
-        self.dense_0 = self._dense(wide, "dense_0")
+        self.dense_0 = self._dense(wide, "dense_0", _GELU.get(self.activation))
         self.dense_1 = self._dense(input_shape[-1], "dense_1")
         self.dense_0.build(input_shape)
         self.dense_1.build((*input_shape[:-1], self.mlp_size))
 
-    def _dense(self, units, name):
+    def _dense(self, units, name, activation=None):
         return Dense(
             units,
+            activation,
             kernel_initializer="glorot_uniform",
             bias_initializer=keras.initializers.RandomNormal(stddev=1e-6),
             name=name,
@@ -93,10 +76,9 @@ class MlpBlock(keras.layers.Layer):
         )
 
     def call(self, tokens, training=False):
-        activate = _ACTIVATIONS[self.activation]
-        if self.keeps_slope and training:
-            activate = KEPT_SLOPE.get(self.activation, activate)
-        hidden = activate(self.dense_0(tokens))
+        hidden = self.dense_0(tokens, training=training)
+        if self.activation == "swiglu":
+            hidden = swiglu(hidden)
         hidden = self.hidden_dropout(hidden, training=training)
         return self.output_dropout(self.dense_1(hidden), training=training)
 
@@ -138,6 +120,24 @@ class LayerScale(keras.layers.Layer):
 
     def get_config(self):
         return super().get_config() | {"initial": self.initial}
+
+
+@keras.saving.register_keras_serializable(package="vit_tf")
+class ResidualNorm(keras.layers.LayerNormalization):
+    """LayerNorm in one op with the addition of a residual branch, see `custom_ops.layer_norm`.
+
+    Call arguments:
+        tokens: `[..., D]`.
+        branch: of the same shape, or None.
+
+    Returns:
+        Normalized tokens; with a branch, `(tokens + branch, normalized)`.
+    """
+
+    def call(self, tokens, branch=None):
+        return custom_ops.layer_norm(
+            tokens, self.gamma, self.beta, epsilon=self.epsilon, branch=branch
+        )
 
 
 @keras.saving.register_keras_serializable(package="vit_tf")
@@ -207,9 +207,7 @@ class EncoderBlock(keras.layers.Layer):
         self.qkv_bias = qkv_bias
 
         policy = {"dtype": self.dtype_policy}
-        self.norm_attention = keras.layers.LayerNormalization(
-            epsilon=epsilon, name="norm_attention", **policy
-        )
+        self.norm_attention = ResidualNorm(epsilon=epsilon, name="norm_attention", **policy)
         self.attention = MultiHeadAttention(
             heads,
             attention_dropout,
@@ -227,7 +225,7 @@ class EncoderBlock(keras.layers.Layer):
         )
         self.attention_output_dropout = Dropout(dropout, stream=stream + 1, **policy)
         self.attention_branch = StochasticDepth(stochastic_depth, stream=stream + 2, **policy)
-        self.norm_mlp = keras.layers.LayerNormalization(epsilon=epsilon, name="norm_mlp", **policy)
+        self.norm_mlp = ResidualNorm(epsilon=epsilon, name="norm_mlp", **policy)
         self.mlp = MlpBlock(mlp_size, activation, dropout, stream + 3, name="mlp", **policy)
         self.mlp_branch = StochasticDepth(stochastic_depth, stream=stream + 5, **policy)
         self.attention_scale = self.mlp_scale = None
@@ -248,17 +246,21 @@ class EncoderBlock(keras.layers.Layer):
         return keras.KerasTensor(tokens.shape, self.compute_dtype), {}
 
     def call(self, tokens, training=False, taps=(), grid=None):
-        branch, tap_values = self.attention(
-            self.norm_attention(tokens), training=training, taps=taps, grid=grid
-        )
-        branch = self.attention_output_dropout(branch, training=training)
-        if self.layer_scale:
-            branch = self.attention_scale(branch)
-        tokens = tokens + self.attention_branch(branch, training=training)  # eq. 2
-        branch = self.mlp(self.norm_mlp(tokens), training=training)
-        if self.layer_scale:
-            branch = self.mlp_scale(branch)
-        return tokens + self.mlp_branch(branch, training=training), tap_values  # eq. 3
+        # "compiled" is about the attention, which has kernels for GPUs.
+        plain = self.implementation == "reference"
+        with custom_ops.implementation("reference") if plain else contextlib.nullcontext():
+            branch, tap_values = self.attention(
+                self.norm_attention(tokens), training=training, taps=taps, grid=grid
+            )
+            branch = self.attention_output_dropout(branch, training=training)
+            if self.layer_scale:
+                branch = self.attention_scale(branch)
+            branch = self.attention_branch(branch, training=training)
+            tokens, normalized = self.norm_mlp(tokens, branch)  # eq. 2
+            branch = self.mlp(normalized, training=training)
+            if self.layer_scale:
+                branch = self.mlp_scale(branch)
+            return tokens + self.mlp_branch(branch, training=training), tap_values  # eq. 3
 
     def get_config(self):
         return super().get_config() | {

@@ -32,7 +32,7 @@ def add_adapters(model, lora: Lora):
             gaussian = keras.initializers.RandomNormal(stddev=layer.kernel.shape[0] ** -0.5)
             layer.enable_lora(lora.rank, lora.alpha, a_initializer=gaussian)
     for index, block in enumerate(model.blocks):
-        block.mlp.keeps_slope = index // _blocks_per_layer(model) >= min(chosen)
+        block.mlp.dense_0.keeps_slope = index // _blocks_per_layer(model) >= min(chosen)
 
 
 def adaptable(model, targets) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 // Activations of vectors: GELU, x times the normal distribution function, and SiLU, x times the
-// logistic function. As in TensorFlow, infinity gives infinity, and minus infinity gives NaN, its
-// product with 0.
+// logistic function, and derivatives. As in TensorFlow, infinity gives infinity, and minus infinity
+// gives NaN, its product with 0.
 #ifndef CUSTOM_OPS_CPU_SIMD_ACTIVATIONS_H_
 #define CUSTOM_OPS_CPU_SIMD_ACTIVATIONS_H_
 
@@ -52,6 +52,35 @@ VIT_INLINE Vector<float> gelu_erf(Vector<float> x) {
   // Above 16, `lower` is less than half a unit in the last place of x; of infinity it is NaN.
   const Vector<float> upper = x > 16.0f ? x : x - lower;
   return x < 0.0f ? lower : upper;
+}
+
+// Beyond these the slopes of GELU are 0 or 1 in float; x^3 stays small, so that no inf times 0
+// appears. NaN stays NaN.
+VIT_INLINE Vector<float> within(Vector<float> x, float most) {
+  x = x > most ? broadcast(most) : x;
+  return x < -most ? broadcast(-most) : x;
+}
+
+// The derivative of gelu_tanh: with the logistic function s of y = 2 sqrt(2 / pi) (x + 0.044715
+// x^3) it is s + x s (1 - s) y'.
+VIT_INLINE Vector<float> gelu_tanh_slope(Vector<float> x) {
+  x = within(x, 9.5f);
+  const Vector<float> square = x * x;
+  const Vector<float> power = exp2(x * (-2.3022081986f - 0.1029432397f * square));
+  const Vector<float> s = reciprocal(1.0f + power);
+  const Vector<float> slope = 1.5957691216f + 0.2140644488f * square;
+  return s + x * slope * (s * s * power);
+}
+
+// The derivative of gelu_erf: the normal distribution function plus x times the normal density.
+VIT_INLINE Vector<float> gelu_erf_slope(Vector<float> x) {
+  x = within(x, 13.0f);
+  const Vector<float> z = (x < 0.0f ? -x : x) * 0.70710678f;
+  const Vector<float> t = reciprocal(1.0f + 0.5f * z);
+  const Vector<float> exponent = x * x * -0.72134752f;
+  const Vector<float> lower = 0.5f * t * exp2(polynomial<float>(t, kErfcLog2) + exponent);
+  const Vector<float> share = x < 0.0f ? lower : 1.0f - lower;
+  return share + x * (0.39894228f * exp2(exponent));
 }
 
 }  // namespace VIT_ISA

@@ -78,6 +78,20 @@ VIT_INLINE Vector<double> exp2(Vector<double> x) {
 }
 #endif
 
+// The square root, rounded correctly; of negative numbers NaN.
+VIT_INLINE Vector<float> square_root(Vector<float> x) {
+#if defined(__AVX512F__)
+  return (Vector<float>)_mm512_sqrt_ps((__m512)x);
+#elif defined(__AVX2__)
+  return (Vector<float>)_mm256_sqrt_ps((__m256)x);
+#elif defined(__SSE2__)
+  return (Vector<float>)_mm_sqrt_ps((__m128)x);
+#else
+  for (int i = 0; i < kLanes<float>; ++i) x[i] = __builtin_sqrtf(x[i]);
+  return x;
+#endif
+}
+
 // log2 of positive, finite, normal numbers, within 2 units in the last place or 2^-24 (2^-53 for
 // double). With the mantissa m in [sqrt(1/2), sqrt(2)) and z = (m - 1) / (m + 1), log(m) = 2 z (1 +
 // z^2/3 + ...).

@@ -9,6 +9,7 @@ import math
 
 import tensorflow as tf
 
+import custom_ops
 from pipelines.training.optimization.freezing import freeze
 from pipelines.training.optimization.replica_variables import (
     assign_on_all_replicas,
@@ -20,28 +21,28 @@ LINEAR_END = 1e-5  # Final rate of linear decay, as in the reference code.
 _KERNELS = ("/kernel", "/lora_kernel_a", "/lora_kernel_b")
 
 
-def clip_by_global_norm(gradients, clip_norm, slices=None):
-    """Scales all gradients so that their joint norm is at most `clip_norm` (None: never).
+def clip_scale(gradients, clip_norm, slices=None):
+    """The factor with which the joint norm of all gradients is at most `clip_norm`.
 
     Args:
         gradients: list of tensors.
-        clip_norm: the largest norm, or None.
+        clip_norm: the largest norm, or None: no limit.
         slices: `Slices`, if the gradients are the slices of this replica.
 
     Returns:
-        `(gradients, norm before clipping)`.
+        `(factor, at most 1; norm before clipping)`, float32 scalars.
     """
     norm = slices.global_norm(gradients) if slices else tf.linalg.global_norm(gradients)
     if clip_norm is None:
-        return gradients, norm
-    scale = clip_norm / tf.maximum(norm, clip_norm)
-    return [gradient * scale for gradient in gradients], norm
+        return tf.ones_like(norm), norm
+    return clip_norm / tf.maximum(norm, clip_norm), norm
 
 
 class Optimizer:
     """Updates variables from gradients that are already summed over replicas.
 
-    Create it inside `strategy.scope()`. `slots` maps each slot name to a dictionary from variable
+    The update of a variable is one op (`custom_ops.adamw_update`). Create the optimizer inside
+    `strategy.scope()`. `slots` maps each slot name to a dictionary from variable
     path to slot. Checkpoints store it as `state`, so they do not depend on the variables' order.
     The first slot, the momentum, may be bfloat16: it is read and updated in float32, and rounded
     only where it is stored (docs/paper.md F.4).
@@ -49,7 +50,7 @@ class Optimizer:
     Args:
         variables: Keras variables.
         learning_rate: function of the step, see `make_schedule`.
-        clip_norm: largest global norm of the gradient, for `clip_by_global_norm`; None: no limit.
+        clip_norm: largest global norm of the gradient, for `clip_scale`; None: no limit.
         weight_decay: decoupled decay, multiplied by the learning rate.
         weight_decay_mask: "kernels" decays kernels only, "all" every variable.
         momentum_dtype: of the first slot, "float32" or "bfloat16".
@@ -96,7 +97,7 @@ class Optimizer:
             return self.slices.variable(shape, dtype, name)
         return tf.Variable(tf.zeros(shape, dtype), trainable=False, name=name)
 
-    def apply(self, gradients, step, condition=True):
+    def apply(self, gradients, step, condition=True, gradient_scale=1.0):
         """Updates every variable; call in replica context, inside `strategy.run`.
 
         Args:
@@ -105,15 +106,19 @@ class Optimizer:
             step: scalar int64 tensor, updates done before this one.
             condition: scalar bool, equal on all replicas; if false, neither variables nor slots
                 change.
+            gradient_scale: scalar that multiplies all gradients, see `clip_scale`.
         """
-        rate = self.learning_rate(step)
-        scalars = self.scalars(tf.cast(step, tf.float32))
+        rate, corrections = self.learning_rate(step), self.corrections(tf.cast(step, tf.float32))
+        scalars = {
+            factor: tf.stack([gradient_scale, factor * rate, *corrections])
+            for factor in set(self._rate_factors)
+        }
         if self.slices:
-            self._update_slices(self.slices, condition, gradients, rate, scalars)
+            self._update_slices(self.slices, condition, gradients, scalars)
         else:
-            update_on_all_replicas(self._update_all, condition, gradients, rate, scalars)
+            update_on_all_replicas(self._update_all, condition, gradients, scalars)
 
-    def _update_slices(self, slices, condition, gradients, rate, scalars):
+    def _update_slices(self, slices, condition, gradients, scalars):
         """Updates the own slice of everything, and then all weights from the slices of all.
 
         The collectives run in every step: under a condition, replicas could wait for one another.
@@ -122,12 +127,10 @@ class Optimizer:
         for variable, gradient, slots, weight_decay, factor in self._each(gradients):
             weight = slices.own(variable)
             own = [slot.own for slot in slots]
-            change, new_slots = self._change(
-                weight, gradient, rate, factor, scalars, weight_decay, own
-            )
+            new, *new_slots = self.updated(weight, gradient, own, scalars[factor], weight_decay)
             for slot, value in zip(own, new_slots, strict=True):
                 slot.assign(tf.where(condition, value, slot))
-            new_weights.append(tf.where(condition, weight - change, weight))
+            new_weights.append(tf.where(condition, new, weight))
         wholes = slices.whole(new_weights, [variable.shape for variable in self._variables])
         assign_on_all_replicas(list(zip(self._variables, wholes, strict=True)))
 
@@ -136,38 +139,35 @@ class Optimizer:
         about = self._slots, self._weight_decays, self._rate_factors
         return zip(self._variables, gradients, *about, strict=True)
 
-    def _update_all(self, extended, gradients, rate, scalars):
+    def _update_all(self, extended, gradients, scalars):
         for variable, gradient, slots, weight_decay, factor in self._each(gradients):
             extended.update(
                 variable,
                 self._update,
-                args=(gradient, rate, factor, scalars, weight_decay, *slots),
+                args=(gradient, scalars[factor], weight_decay, *slots),
                 group=False,
             )
 
-    def _update(self, variable, gradient, rate, factor, scalars, weight_decay, *slots):
-        change, new_slots = self._change(
-            variable, gradient, rate, factor, scalars, weight_decay, slots
-        )
-        for slot, value in zip(slots, new_slots, strict=True):
-            slot.assign(value)
-        variable.assign_sub(change)
+    def _update(self, variable, gradient, scalars, weight_decay, *slots):
+        new = self.updated(variable, gradient, slots, scalars, weight_decay)
+        for stored, value in zip((variable, *slots), new, strict=True):
+            stored.assign(value)
 
-    def _change(self, weight, gradient, rate, factor, scalars, weight_decay, slots):
-        """What an update subtracts from a weight, and its new slots."""
-        direction, new_slots = self.direction(gradient, *scalars, *slots)
-        if weight_decay:
-            direction += weight_decay * weight
-        return factor * rate * direction, new_slots
-
-    def scalars(self, step):
-        """Values that all variables of one update use, computed once from the float32 step."""
+    def corrections(self, step):
+        """Scalars that the update of every variable uses, computed once from the float32 step."""
         del step
         return ()
 
-    def direction(self, gradient, *scalars_and_slots) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
-        """Returns the direction, to be multiplied by the learning rate, and the new slots."""
-        raise TypeError(f"{type(self).__name__} does not define a direction.")
+    def updated(self, weight, gradient, slots, scalars, weight_decay):
+        """Returns the new weight and the new slots of a variable.
+
+        Args:
+            weight, gradient: of one shape.
+            slots: list of their slots, in the order of `slot_names`.
+            scalars: factor of the gradient, learning rate, and `corrections`.
+            weight_decay: number.
+        """
+        raise TypeError(f"{type(self).__name__} does not define an update.")
 
 
 class SGD(Optimizer):
@@ -179,10 +179,15 @@ class SGD(Optimizer):
         super().__init__(variables, learning_rate, **kwargs)
         self.momentum = momentum
 
-    def direction(self, gradient, velocity):
-        """The new velocity."""
-        new = self.momentum * tf.cast(velocity, gradient.dtype) + gradient
-        return new, (tf.cast(new, velocity.dtype),)
+    def updated(self, weight, gradient, slots, scalars, weight_decay):
+        return custom_ops.sgd_update(
+            weight,
+            gradient,
+            *slots,
+            scalars,
+            momentum_decay=self.momentum,
+            weight_decay=weight_decay,
+        )
 
 
 class AdamW(Optimizer):
@@ -198,7 +203,7 @@ class AdamW(Optimizer):
         super().__init__(variables, learning_rate, **kwargs)
         self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
 
-    def scalars(self, step):
+    def corrections(self, step):
         """The bias corrections of both moments."""
         # expm1 computes 1 - beta^t without cancellation; a beta of 0 needs no correction.
         return tuple(
@@ -206,12 +211,17 @@ class AdamW(Optimizer):
             for beta in (self.beta_1, self.beta_2)
         )
 
-    def direction(self, gradient, correction_1, correction_2, momentum, variance):
-        """The corrected first moment divided by the root of the corrected second moment."""
-        first = self.beta_1 * tf.cast(momentum, gradient.dtype) + (1 - self.beta_1) * gradient
-        second = self.beta_2 * variance + (1 - self.beta_2) * gradient**2
-        direction = (first / correction_1) / (tf.sqrt(second / correction_2) + self.epsilon)
-        return direction, (tf.cast(first, momentum.dtype), second)
+    def updated(self, weight, gradient, slots, scalars, weight_decay):
+        return custom_ops.adamw_update(
+            weight,
+            gradient,
+            *slots,
+            scalars,
+            beta_1=self.beta_1,
+            beta_2=self.beta_2,
+            epsilon=self.epsilon,
+            weight_decay=weight_decay,
+        )
 
 
 def optimizer_of(model, config, schedule, zero_kernel, slices=None) -> tuple[Optimizer, list[str]]:

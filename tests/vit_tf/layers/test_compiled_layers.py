@@ -16,8 +16,11 @@ from vit_tf.layers import (
     SparseAttention,
 )
 
-INFERENCE = {"VitAttention", "VitPatchEmbed"}
-TRAINING = INFERENCE | {"VitAttentionGrad", "VitPatchEmbedKernelGrad", "VitPatchEmbedTablesGrad"}
+INFERENCE = {"VitAttention", "VitPatchEmbed", "VitBiasGelu", "VitResidualNorm"}
+TRAINING = INFERENCE | {
+    *("VitAttentionGrad", "VitPatchEmbedKernelGrad", "VitPatchEmbedTablesGrad"),
+    *("VitBiasGeluGrad", "VitResidualNormGrad"),
+}
 
 
 @pytest.fixture(autouse=True)

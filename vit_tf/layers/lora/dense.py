@@ -1,13 +1,21 @@
-"""A dense layer whose low-rank adapter (LoRA) saves the gradient of its kernel."""
+"""A dense layer with one op for bias and GELU, and adapters (LoRA) without the kernel's gradient."""
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+import custom_ops
+from custom_ops.training_reference import gelu_erf, gelu_tanh
+
+_GELU = {gelu_tanh: "gelu_tanh", gelu_erf: "gelu_erf"}
+
 
 @keras.saving.register_keras_serializable(package="vit_tf")
 class Dense(keras.layers.Dense):
     """`keras.layers.Dense` with adapters that take little time and memory.
+
+    With one of the activations `gelu_tanh` and `gelu_erf` of `custom_ops.training_reference`, bias
+    and activation are one op.
 
     After `enable_lora(rank, alpha)` it computes `x (W + alpha / rank A B) + b`, and only A and B
     are trained (Hu et al., 2021, arXiv:2106.09685, eq. 3). The layer of Keras does so too, but
@@ -18,24 +26,36 @@ class Dense(keras.layers.Dense):
 
     Attributes:
         kernel: the variable W, also with an adapter. Keras returns the sum instead.
+        keeps_slope: `keep_slope` of `custom_ops.bias_gelu` in training.
     """
+
+    keeps_slope = False
 
     @property
     def kernel(self):
         return self._kernel if self.lora_enabled else super().kernel
 
     def call(self, inputs, training=None):
-        if not self.lora_enabled:
+        gelu = _GELU.get(self.activation)
+        if not (gelu or self.lora_enabled):
             return super().call(inputs, training=training)
-        outputs = _adapted(
+        outputs = self._product(inputs)
+        if gelu:
+            keep_slope = self.keeps_slope and bool(training)
+            return custom_ops.bias_gelu(outputs, self.bias, gelu, keep_slope=keep_slope)
+        if self.bias is not None:
+            outputs = keras.ops.add(outputs, self.bias)
+        return outputs if self.activation is None else self.activation(outputs)
+
+    def _product(self, inputs):
+        if not self.lora_enabled:
+            return keras.ops.matmul(inputs, self.kernel)
+        return _adapted(
             inputs,
             *(tf.convert_to_tensor(x.value) for x in (self.lora_kernel_a, self.lora_kernel_b)),
             tf.convert_to_tensor(self._kernel.value),
             self.lora_alpha / self.lora_rank,
         )
-        if self.bias is not None:
-            outputs = keras.ops.add(outputs, self.bias)
-        return outputs if self.activation is None else self.activation(outputs)
 
     def merged_kernel(self) -> np.ndarray:
         """The kernel with the change by the adapter, float32."""

@@ -10,7 +10,7 @@ import tensorflow as tf
 from pipelines import config
 from pipelines.training.optimization.ema import ExponentialMovingAverage
 from pipelines.training.optimization.optimizers import (
-    clip_by_global_norm,
+    clip_scale,
     make_optimizer,
     make_schedule,
 )
@@ -59,8 +59,8 @@ class _Step:
                 _, own = self.slices.sums(tf.constant(0.0), own)
             else:
                 own = context.all_reduce(tf.distribute.ReduceOp.SUM, own)
-            own, norm = clip_by_global_norm(own, self.optimizer.clip_norm, self.slices)
-            self.optimizer.apply(own, step, condition)
+            scale, norm = clip_scale(own, self.optimizer.clip_norm, self.slices)
+            self.optimizer.apply(own, step, condition, scale)
             self.average.update(step, condition)
             return norm
 
