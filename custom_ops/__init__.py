@@ -5,10 +5,10 @@ ordinary differentiable functions on tensors: eager, in `tf.function`, in `tf.da
 `jit_compile=True`. `custom_ops.reference` defines what they compute, in plain TensorFlow; a
 compiled library computes the same faster on CPUs. `encoder`, for inference, runs a whole stack of
 encoder blocks over weights that `pack_encoder` packed once. `bias_gelu`, `layer_norm`,
-`sgd_update` and `adamw_update` are what a training step computes between its products. An argument of each call, a block
-`with implementation(...)` or the environment variable `VIT_OPS` chooses between them. `describe()`
-reports which library is loaded, or why none is. Call `load()` before you load a SavedModel that
-contains the compiled ops.
+`sgd_update` and `adamw_update` are what a training step computes between its products. An argument
+of each call, a block `with implementation(...)` or the environment variable `VIT_OPS` chooses
+between compiled and plain ops. `describe()` reports which library is loaded, or why none is. Call
+`load()` before you load a SavedModel that contains the compiled ops.
 
 Importing this package does not import TensorFlow; the first call does.
 """

@@ -124,7 +124,7 @@ def sgd_update(
     )
 
 
-def adamw_update(
+def adamw_update(  # noqa: PLR0913 - arrays and numbers of the equations
     weight,
     gradient,
     momentum,

@@ -78,7 +78,7 @@ def sgd_update(weight, gradient, momentum, scalars, *, momentum_decay, weight_de
     return _moved(weight, new, rate, weight_decay), tf.cast(new, momentum.dtype)
 
 
-def adamw_update(
+def adamw_update(  # noqa: PLR0913 - as in `custom_ops.adamw_update`
     weight, gradient, momentum, variance, scalars, *, beta_1, beta_2, epsilon, weight_decay
 ):
     """An update by AdamW; `custom_ops.adamw_update` documents it."""

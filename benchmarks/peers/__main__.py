@@ -14,6 +14,7 @@ logit. Files are kept in build/peers. Lines on stderr show the progress. Exit co
 requested did not run.
 
 usage: make bench-peers ARGS="--models ViT-B/16 --batches 1 8 --threads 2"
+       make bench-peers ARGS="train --help"
 """
 
 import argparse
@@ -22,7 +23,7 @@ import pathlib
 import sys
 import time
 
-from benchmarks.peers import plot, table
+from benchmarks.peers import plot, table, train
 from benchmarks.peers.files import prepare
 from benchmarks.peers.machine import choose_cpus, machine
 from benchmarks.peers.peak import fastest, peak_rates
@@ -239,4 +240,4 @@ def write(arguments, lines, results):
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(train.main(sys.argv[2:]) if sys.argv[1:2] == ["train"] else main())

@@ -19,7 +19,7 @@ def normalized(images, channels_first=True):
     return np.ascontiguousarray(values.transpose(0, 3, 1, 2) if channels_first else values)
 
 
-def _start_tensorflow(threads):
+def start_tensorflow(threads):
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(threads)
@@ -31,7 +31,7 @@ class SavedModel:
     """An export of this project, called as its users do: `serving_uint8`, all its outputs."""
 
     def __init__(self, folder, threads, options):
-        self._tf = _start_tensorflow(threads)
+        self._tf = start_tensorflow(threads)
         path = folder / options["export"]
         loader = path / "assets.extra" / "load_ops.py"
         if loader.exists():
@@ -121,13 +121,16 @@ class OnnxRuntime:
 class PyTorch:
     """The model of timm, eager with SDPA, or compiled; in bfloat16 with all weights in it."""
 
+    weights_in_dtype = True
+
     def __init__(self, folder, threads, options):
         import timm
         import torch
 
         torch.set_num_threads(threads)
         self._torch = torch
-        self._dtype = torch.bfloat16 if options["dtype"] == "bfloat16" else torch.float32
+        narrow = options["dtype"] == "bfloat16" and self.weights_in_dtype
+        self._dtype = torch.bfloat16 if narrow else torch.float32
         model = timm.create_model(f"local-dir:{folder / 'timm'}", pretrained=True)
         self._model = model.eval().to(self._dtype)
         if options.get("compile"):
@@ -148,7 +151,7 @@ class KerasHub:
     """The ViT of Keras Hub as a `tf.function` of a fixed shape."""
 
     def __init__(self, folder, threads, options):
-        self._tf = _start_tensorflow(threads)
+        self._tf = start_tensorflow(threads)
         import keras
         import keras_hub
 

@@ -28,7 +28,7 @@ class System:
     """One row of the table.
 
     Attributes:
-        kind: name of its class in `runners.py`.
+        kind: name of its class in `runners.py`, or of a module and its class.
         dtype: of the matrix products, "float32" or "bfloat16".
         options: arguments of its class beside the files and the number of threads.
         ours: whether it is an export of this project.

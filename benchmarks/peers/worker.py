@@ -1,6 +1,7 @@
 """One system in a process of its own, which answers requests: one JSON object a line.
 
-usage: python -m benchmarks.peers.worker '{"kind": a class of `runners`, "folder": of the
+usage: python -m benchmarks.peers.worker '{"kind": a class of `runners` or, as
+"trainers.Ours", of another module, "folder": of the
 model's files, "threads": ..., "cpus": the CPUs it may use, "options": of the class}'
 
 It first answers with its versions. `{"images": .npy file, "batch": ..., "logits": .npy file}`
@@ -12,6 +13,7 @@ answer to a request that fails is `{"error": ...}`.
 """
 
 import ctypes
+import importlib
 import json
 import os
 import pathlib
@@ -21,8 +23,6 @@ import threading
 import time
 
 import numpy as np
-
-from benchmarks.peers import runners
 
 # Seconds between samples of the memory under load.
 INTERVAL = 0.25
@@ -40,7 +40,8 @@ def main():
     state = {}
 
     def start():
-        kind = getattr(runners, settings["kind"])
+        module, _, kind = settings["kind"].rpartition(".")
+        kind = getattr(importlib.import_module(f"benchmarks.peers.{module or 'runners'}"), kind)
         folder = pathlib.Path(settings["folder"])
         state["runner"] = kind(folder, settings["threads"], settings["options"])
         return {"versions": state["runner"].versions}

@@ -131,13 +131,13 @@ class BiasGeluGrad : public BiasGeluBody {
   typename DeviceExecution::Result run(const Arrays& inputs, const Arrays& outputs,
                                        const DeviceExecution& execution) const {
     if (inputs[0].elements() == 0) return fill_with_zeros(outputs, execution);
-    return bias_gelu_gradient(
-        {problem(inputs), inputs[2].data, outputs[0].data, outputs[1].data}, execution);
+    return bias_gelu_gradient({problem(inputs), inputs[2].data, outputs[0].data, outputs[1].data},
+                              execution);
   }
 };
 
-// The inputs are x, scale, bias and none or one branch; the outputs normalized, statistics and, with
-// a branch, the sum.
+// The inputs are x, scale, bias and none or one branch; the outputs normalized, statistics and,
+// with a branch, the sum.
 class ResidualNorm : public RowBody {
  public:
   static constexpr char kName[] = "VitResidualNorm";
@@ -170,13 +170,12 @@ class ResidualNorm : public RowBody {
                                        const DeviceExecution& execution) const {
     const Array& x = inputs[0];
     if (x.elements() == 0) return fill_with_zeros(outputs, execution);
-    return residual_norm({dtype_of(type_), rows_of(x), x.dims.back(), epsilon_, x.data,
-                          has_branch_ ? inputs[3].data : nullptr,
-                          static_cast<const float*>(inputs[1].data),
-                          static_cast<const float*>(inputs[2].data),
-                          has_branch_ ? outputs[2].data : nullptr, outputs[0].data,
-                          static_cast<float*>(outputs[1].data)},
-                         execution);
+    return residual_norm(
+        {dtype_of(type_), rows_of(x), x.dims.back(), epsilon_, x.data,
+         has_branch_ ? inputs[3].data : nullptr, static_cast<const float*>(inputs[1].data),
+         static_cast<const float*>(inputs[2].data), has_branch_ ? outputs[2].data : nullptr,
+         outputs[0].data, static_cast<float*>(outputs[1].data)},
+        execution);
   }
 
  private:

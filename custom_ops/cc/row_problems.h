@@ -27,8 +27,8 @@ struct BiasGeluGradientProblem : BiasGeluProblem {
 };
 
 // sum = x + branch, rounded to `type`; statistics = mean | 1 / sqrt(variance + epsilon) of its
-// rows; normalized = (sum - mean) / sqrt(variance + epsilon) * scale + bias. Without a branch (null)
-// x is the sum.
+// rows; normalized = (sum - mean) / sqrt(variance + epsilon) * scale + bias. Without a branch
+// (null) x is the sum.
 struct ResidualNormProblem {
   DType type;
   int64_t rows, width;

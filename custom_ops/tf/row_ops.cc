@@ -1,5 +1,5 @@
-// The ops of a training step as TensorFlow ops. Saved models contain the names and attributes of the
-// ops: do not change them, add only attributes with defaults. The public functions are in
+// The ops of a training step as TensorFlow ops. Saved models contain the names and attributes of
+// the ops: do not change them, add only attributes with defaults. The public functions are in
 // custom_ops/training.py.
 
 #include "custom_ops/cc/row_ops.h"

@@ -65,9 +65,13 @@ struct GeluCase {
   std::vector<double> x, bias, d_out;
 
   GeluCase(Random& random, DType type, bool exact, int64_t rows, int64_t width)
-      : type(type), exact(exact), rows(rows), width(width),
+      : type(type),
+        exact(exact),
+        rows(rows),
+        width(width),
         x(normals(random, type, rows * width, 3)),
-        bias(normals(random, type, width)), d_out(normals(random, type, rows * width)) {}
+        bias(normals(random, type, width)),
+        d_out(normals(random, type, rows * width)) {}
 };
 
 struct GeluRun : Run {
@@ -75,7 +79,10 @@ struct GeluRun : Run {
   Tensor x, bias, d_out, out, d_x, d_bias;
 
   GeluRun(const GeluCase& c, int shift)
-      : c(c), x(c.type, c.x, shift), bias(c.type, c.bias, shift), d_out(c.type, c.d_out, shift),
+      : c(c),
+        x(c.type, c.x, shift),
+        bias(c.type, c.bias, shift),
+        d_out(c.type, c.d_out, shift),
         out(c.type, x.count(), Tensor::kOutput, shift),
         d_x(c.type, x.count(), Tensor::kOutput, shift),
         d_bias(c.type, c.width, Tensor::kOutput, shift) {
@@ -83,8 +90,8 @@ struct GeluRun : Run {
     results = {&out, &d_x, &d_bias};
   }
   vit::Result call(const vit::Execution& execution) override {
-    const vit::BiasGeluProblem problem = {c.type,      c.exact,     c.rows, c.width, x.data(),
-                                          bias.data(), out.data()};
+    const vit::BiasGeluProblem problem = {c.type,   c.exact,     c.rows,    c.width,
+                                          x.data(), bias.data(), out.data()};
     const vit::Result result = bias_gelu(problem, execution);
     if (result != vit::Result::kOk) return result;
     return bias_gelu_gradient({problem, d_out.data(), d_x.data(), d_bias.data()}, execution);
@@ -115,7 +122,10 @@ struct NormCase {
   float epsilon = 1e-3f;
 
   NormCase(Random& random, DType type, bool has_branch, int64_t rows, int64_t width)
-      : type(type), has_branch(has_branch), rows(rows), width(width),
+      : type(type),
+        has_branch(has_branch),
+        rows(rows),
+        width(width),
         x(normals(random, type, rows * width, 2)),
         branch(normals(random, type, has_branch ? rows * width : 0)),
         scale(normals(random, DType::kFloat32, width)),
@@ -136,9 +146,13 @@ struct NormRun : Run {
   Tensor sum, normalized, statistics, d_x, d_scale, d_bias;
 
   NormRun(const NormCase& c, int shift)
-      : c(c), x(c.type, c.x, shift), branch(c.type, c.branch, shift),
-        scale(DType::kFloat32, c.scale, shift), bias(DType::kFloat32, c.bias, shift),
-        d_normalized(c.type, c.d_normalized, shift), d_sum(c.type, c.d_sum, shift),
+      : c(c),
+        x(c.type, c.x, shift),
+        branch(c.type, c.branch, shift),
+        scale(DType::kFloat32, c.scale, shift),
+        bias(DType::kFloat32, c.bias, shift),
+        d_normalized(c.type, c.d_normalized, shift),
+        d_sum(c.type, c.d_sum, shift),
         sum(c.type, branch.count(), Tensor::kOutput, shift),
         normalized(c.type, x.count(), Tensor::kOutput, shift),
         statistics(DType::kFloat32, 2 * c.rows, Tensor::kOutput, shift),
@@ -151,12 +165,13 @@ struct NormRun : Run {
   static float* floats(Tensor& tensor) { return static_cast<float*>(tensor.data()); }
 
   vit::Result call(const vit::Execution& execution) override {
-    void *const added = c.has_branch ? branch.data() : nullptr,
-               *const total = c.has_branch ? sum.data() : nullptr;
-    const vit::Result result = residual_norm(
-        {c.type, c.rows, c.width, c.epsilon, x.data(), added, floats(scale), floats(bias), total,
-         normalized.data(), floats(statistics)},
-        execution);
+    void *const added = c.has_branch ? branch.data() : nullptr, *const total = c.has_branch
+                                                                                   ? sum.data()
+                                                                                   : nullptr;
+    const vit::Result result =
+        residual_norm({c.type, c.rows, c.width, c.epsilon, x.data(), added, floats(scale),
+                       floats(bias), total, normalized.data(), floats(statistics)},
+                      execution);
     if (result != vit::Result::kOk) return result;
     return residual_norm_gradient(
         {c.type, c.rows, c.width, c.has_branch ? total : x.data(), floats(statistics),
@@ -188,7 +203,8 @@ struct NormRun : Run {
       const double error = u * (8 + count / 16) * (1 + largest * factor);
       for (int64_t j = 0; j < c.width; ++j) {
         const int64_t k = i * c.width + j;
-        const double value = (row[static_cast<size_t>(j)] - mean) * factor, d = at(c.d_normalized, k);
+        const double value = (row[static_cast<size_t>(j)] - mean) * factor,
+                     d = at(c.d_normalized, k);
         n[static_cast<size_t>(j)] = value;
         g[static_cast<size_t>(j)] = d * at(c.scale, j);
         normals.set(k, value * at(c.scale, j) + at(c.bias, j),
@@ -223,9 +239,12 @@ struct UpdateCase {
   std::vector<double> weight, gradient, momentum, variance, scalars;
 
   UpdateCase(Random& random, DType type, bool is_adamw, int64_t size)
-      : type(type), is_adamw(is_adamw), size(size),
+      : type(type),
+        is_adamw(is_adamw),
+        size(size),
         weight(normals(random, DType::kFloat32, size)),
-        gradient(normals(random, DType::kFloat32, size)), momentum(normals(random, type, size)),
+        gradient(normals(random, DType::kFloat32, size)),
+        momentum(normals(random, type, size)),
         variance(normals(random, DType::kFloat32, is_adamw ? size : 0)),
         scalars({0.375, 0.0625, 0.25, 0.03125}) {
     for (double& x : variance) x = fabs(x);
@@ -239,9 +258,12 @@ struct UpdateRun : Run {
   static constexpr float kBeta1 = 0.875f, kBeta2 = 0.96875f, kEpsilon = 0.125f, kDecay = 0.5f;
 
   UpdateRun(const UpdateCase& c, int shift)
-      : c(c), weight(DType::kFloat32, c.weight, shift),
-        gradient(DType::kFloat32, c.gradient, shift), momentum(c.type, c.momentum, shift),
-        variance(DType::kFloat32, c.variance, shift), scalars(DType::kFloat32, c.scalars, shift),
+      : c(c),
+        weight(DType::kFloat32, c.weight, shift),
+        gradient(DType::kFloat32, c.gradient, shift),
+        momentum(c.type, c.momentum, shift),
+        variance(DType::kFloat32, c.variance, shift),
+        scalars(DType::kFloat32, c.scalars, shift),
         new_weight(DType::kFloat32, c.size, Tensor::kOutput, shift),
         new_momentum(c.type, c.size, Tensor::kOutput, shift),
         new_variance(DType::kFloat32, variance.count(), Tensor::kOutput, shift) {
@@ -296,7 +318,7 @@ struct UpdateRun : Run {
 };
 
 // Around the widths of vectors and of groups of rows, and more rows than groups.
-constexpr int64_t kSizes[][2] = {{1, 1},   {3, 5},   {16, 16},  {17, 33},
+constexpr int64_t kSizes[][2] = {{1, 1},   {3, 5},    {16, 16},  {17, 33},
                                  {40, 96}, {33, 130}, {4500, 3}, {300, 64}};
 
 // Calls body(run, another run of the same case) for every kernel, type and size.

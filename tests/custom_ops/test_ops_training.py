@@ -142,7 +142,7 @@ def test_updates_equal_their_equations(name, momentum_dtype, auto):
                 close(actual, array, actual.dtype.name, 2)
 
 
-# In functions, and where there are no kernels ------------------------------------------------------
+# In functions, and where there are no kernels -----------------------------------------------------
 
 
 def step(x, scale, bias):

@@ -22,8 +22,8 @@ Result run_with_sums(const Kernel<WithSums<Problem>>& kernel, const Problem& pro
   Result result = run_kernel(kernel, WithSums<Problem>{problem, sums}, execution);
   for (int64_t i = 0; i < arrays && result == Result::kOk; ++i) {
     const int64_t between = arrays * stride;
-    result = add(i, ColumnSumsProblem{problem.rows, problem.width, between, sums + i * stride,
-                                      nullptr});
+    result =
+        add(i, ColumnSumsProblem{problem.rows, problem.width, between, sums + i * stride, nullptr});
   }
   if (memory) execution.allocator.release(memory);
   return result;

@@ -78,8 +78,7 @@ struct ResidualNormGradient {
     const auto compute = [&](int64_t row, float* d_scale) {
       const S* x = static_cast<const S*>(problem.x) + row * width;
       const S* d_normalized = static_cast<const S*>(problem.d_normalized) + row * width;
-      const S* d_sum =
-          problem.d_sum ? static_cast<const S*>(problem.d_sum) + row * width : nullptr;
+      const S* d_sum = problem.d_sum ? static_cast<const S*>(problem.d_sum) + row * width : nullptr;
       S* d_x = static_cast<S*>(problem.d_x) + row * width;
       float* const d_bias = d_scale + sums_stride(width);
       const float mean = problem.statistics[2 * row], factor = problem.statistics[2 * row + 1];

@@ -180,6 +180,7 @@ class SGD(Optimizer):
         self.momentum = momentum
 
     def updated(self, weight, gradient, slots, scalars, weight_decay):
+        """See `Optimizer.updated`."""
         return custom_ops.sgd_update(
             weight,
             gradient,
@@ -212,6 +213,7 @@ class AdamW(Optimizer):
         )
 
     def updated(self, weight, gradient, slots, scalars, weight_decay):
+        """See `Optimizer.updated`."""
         return custom_ops.adamw_update(
             weight,
             gradient,

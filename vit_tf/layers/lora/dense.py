@@ -1,4 +1,4 @@
-"""A dense layer with one op for bias and GELU, and adapters (LoRA) without the kernel's gradient."""
+"""A dense layer: one op for bias and GELU, and adapters (LoRA) without the kernel's gradient."""
 
 import keras
 import numpy as np
