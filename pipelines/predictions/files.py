@@ -141,7 +141,8 @@ def write(output, images, model, *, batch_size=results.BATCH_SIZE, on=None) -> W
             found = results.in_batches(images, model, batch_size=batch_size, ranges=ranges)
             return (job.to_rows(batch, form) for batch in found)
         engine, open_model = on
-        work = job.Predicting(images, open_model, form, batch_size, request["--model"])
+        digest = request["--model"]
+        work = job.Predicting(images, open_model, form, batch_size, digest, engine.cores)
         return _with_progress(engine.map(work, blocks(ranges, batch_size), check), images, ranges)
 
     with only_writer(output.partial, output.flag) as check_writer:

@@ -54,6 +54,7 @@ class Predicting(NamedTuple):
     form: formats.Predictions | formats.Embeddings
     batch_size: int
     digest: str  # `fingerprint` of the model where the command runs
+    cores: int  # of each process
 
     def open(self):
         """See `Job.open`.
@@ -68,12 +69,17 @@ class Predicting(NamedTuple):
                 "kind of processor differ. Use machines of one kind."
             )
 
+        # Two calls on one core only take turns, each time with cold caches: 32.0 ms of CPU time for
+        # an image in place of 30.0 (ViT-Ti/16 at 224 pixels, 2 processes on 2 cores, 2026-11-29).
+        calls = min(results.CALLS, self.cores)
+
         def compute(block):
             found = results.in_batches(
                 self.images,
                 model,
                 batch_size=self.batch_size,
                 ranges=[(block.start, block.stop)],
+                calls=calls,
             )
             return to_rows([*itertools.chain.from_iterable(found)], self.form)
 

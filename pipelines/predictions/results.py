@@ -27,7 +27,7 @@ _READ_AHEAD = 1024
 # Calls of the model at a time: one decodes images while the other computes. With one, an image of
 # 500 x 375 pixels took 3.5 ms of CPU time, with two 3.2 ms, in evaluations 3.3 ms (ViT-Ti/16 at 64
 # pixels, 2 busy cores, 2026-11-26).
-_CALLS = 2
+CALLS = 2
 
 
 def find_classifier(path, weights="final", label_file=None, opening=AS_TRAINED):
@@ -130,7 +130,7 @@ def open_embedder(path, weights="final", opening=AS_TRAINED) -> Embedder:
     return Embedder(call, call.get_concrete_function().structured_outputs["embedding"].shape[1])
 
 
-def in_batches(images, model, *, batch_size=BATCH_SIZE, ranges=None):
+def in_batches(images, model, *, batch_size=BATCH_SIZE, ranges=None, calls=CALLS):
     """Applies a model to images in stored order.
 
     Args:
@@ -139,6 +139,7 @@ def in_batches(images, model, *, batch_size=BATCH_SIZE, ranges=None):
         batch_size: images that are classified together.
         ranges: pairs of the first index and the index after the last; each pair begins a new
             batch; None takes all.
+        calls: calls of the model at a time.
 
     Yields:
         A list of results for each batch: `{"path": str, "top": [{"label": str, "index": int,
@@ -156,7 +157,7 @@ def in_batches(images, model, *, batch_size=BATCH_SIZE, ranges=None):
     progress = ProgressLines(f"predicting {source}", sum(stop - start for start, stop in ranges))
     done = 0
     batches = _encoded_batches(source, ranges, batch_size)
-    for batch, values, valid in _computed(batches, model):
+    for batch, values, valid in _computed(batches, model, calls):
         ids, own_labels = batch["id"].numpy().tolist(), batch["label"].numpy()
         _check_finite(images, np.array(ids)[valid], values[valid], model.noun)
         entries = iter(model.entries(values[valid]))
@@ -193,18 +194,18 @@ def _encoded_batches(source, ranges, batch_size):
         yield {name: column[:count] for name, column in batch.items()}
 
 
-def _computed(batches, model):
+def _computed(batches, model, calls):
     """Yields each batch with the model's values, and which of its images were decoded."""
 
     def run(batch):
         outputs = model.call(batch["image"])
         return batch, outputs[model.output].numpy(), outputs["valid"].numpy()
 
-    with futures.ThreadPoolExecutor(_CALLS) as threads:
+    with futures.ThreadPoolExecutor(calls) as threads:
         running = collections.deque()
         for batch in batches:
             running.append(threads.submit(run, batch))
-            if len(running) == _CALLS:
+            if len(running) == calls:
                 yield running.popleft().result()
         while running:
             yield running.popleft().result()

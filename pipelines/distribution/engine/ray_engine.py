@@ -37,20 +37,23 @@ class RayEngine:
 
     Args:
         address: HOST:PORT of the head of a cluster; None starts one on this machine, and ends it.
-        cpus: cores of each actor, and threads of TensorFlow in it.
+        cores: of each actor, and threads of TensorFlow in it.
+
+    Attributes:
+        cores: as above.
 
     Raises:
         UserError: if Ray is not installed or there is no cluster at the address.
         RunError: if a cluster cannot be started.
     """
 
-    def __init__(self, address=None, cpus=1):
+    def __init__(self, address=None, cores=1):
         if importlib.util.find_spec("ray") is None:
             raise UserError(
                 "--engine=ray needs the package ray, which is not installed: pip install "
                 "'vit-tf[ray]'. Or leave out --engine."
             )
-        self._address, self._cpus = address, cpus
+        self._address, self.cores = address, cores
         self._head = self._cluster = None
         self._is_lost, self._silent_since = False, None
         self._looked = 0.0
@@ -64,7 +67,7 @@ class RayEngine:
         import ray.data
 
         logging.getLogger("ray.data").setLevel(logging.ERROR)
-        threads = os.environ.get("TF_NUM_INTRAOP_THREADS", str(self._cpus))
+        threads = os.environ.get("TF_NUM_INTRAOP_THREADS", str(self.cores))
         variables = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
         variables |= {"TF_NUM_INTRAOP_THREADS": threads}
         settings: dict = {} if self._address else {"num_cpus": len(os.sched_getaffinity(0))}
@@ -168,10 +171,16 @@ class RayEngine:
         context = ray.data.DataContext.get_current()
         context.execution_options.preserve_order = True
         context.enable_progress_bars = False
-        actors = max(1, int(ray.cluster_resources().get("CPU", 1)) // self._cpus)
-        _log.info(f"Ray: {actors} actors with {errors.counted(self._cpus, 'core')} each")
+        actors = max(1, int(ray.cluster_resources().get("CPU", 1)) // self.cores)
+        _log.info(f"Ray: {actors} actors with {errors.counted(self.cores, 'core')} each")
         rows = [{"start": block.start, "stop": block.stop} for block in blocks]
-        pool = ray.data.ActorPoolStrategy(min_size=1, max_size=actors, initial_size=actors)
+        pool = ray.data.ActorPoolStrategy(
+            min_size=1,
+            max_size=actors,
+            initial_size=actors,
+            # A block that waits at a busy actor could be computed by one that has nothing to do.
+            max_tasks_in_flight_per_actor=1,
+        )
         with warnings.catch_warnings():
             # Nothing else limits the retries; the pinned version has it.
             warnings.filterwarnings("ignore", "`ray_remote_args_fn` is deprecated")
@@ -180,7 +189,7 @@ class RayEngine:
                 fn_constructor_args=(job, sameness.program(""), socket.gethostname()),
                 batch_size=None,
                 compute=pool,
-                num_cpus=self._cpus,
+                num_cpus=self.cores,
                 ray_remote_args_fn=lambda: {"max_restarts": -1, "max_task_retries": _RETRIES},
             )
 
