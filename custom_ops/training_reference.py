@@ -27,9 +27,9 @@ def gelu_tanh(x):
 def gelu_erf(x):
     """The exact GELU, x times the normal distribution function.
 
-    `tf.nn.gelu` gives the same bits, but in float64 has a root of 2 of float32.
+    `tf.nn.gelu` gives the same bits, but in float64 its root of 1/2 is that of float32.
     """
-    return 0.5 * x * (1.0 + tf.math.erf(x / math.sqrt(2.0)))
+    return 0.5 * x * tf.math.erfc(-x * math.sqrt(0.5))
 
 
 def bias_gelu(x, bias, activation, keep_slope=False):
