@@ -41,9 +41,9 @@ def bias_gelu(x, bias, activation="gelu_tanh", *, keep_slope=False, implementati
     x = _floats("x", x)
     bias = _columns("bias", bias, x)
     if ops is None or x.dtype.name not in _ROWS:
-        from custom_ops import training_reference
+        from custom_ops import reference
 
-        return training_reference.bias_gelu(x, bias, activation, keep_slope)
+        return reference.bias_gelu(x, bias, activation, keep_slope)
     bias = tf.cast(bias, x.dtype)
     return ops.vit_bias_gelu(x, bias, exact=activation == "gelu_erf")
 
@@ -79,12 +79,12 @@ def layer_norm(x, scale, bias, *, epsilon, branch=None, implementation=None):
         branch = _floats("branch", branch)
         _check_like(branch, "branch", x, "x")
     if ops is None or x.dtype.name not in _ROWS:
-        from custom_ops import training_reference
+        from custom_ops import reference
 
         if branch is None:
-            return training_reference.layer_norm(x, scale, bias, epsilon)
+            return reference.layer_norm(x, scale, bias, epsilon)
         x = x + branch
-        return x, training_reference.layer_norm(x, scale, bias, epsilon)
+        return x, reference.layer_norm(x, scale, bias, epsilon)
     scale, bias = (tf.cast(table, tf.float32) for table in (scale, bias))
     branches = [] if branch is None else [branch]
     normalized, _, sums = ops.vit_residual_norm(x, scale, bias, branches, epsilon=epsilon)
@@ -184,9 +184,9 @@ def _update(name, arrays, scalars, implementation, **numbers):
     wide = {array.dtype for array in (weight, gradient, scalars, *variance)}
     covered = wide == {tf.float32} and momentum.dtype in (tf.float32, tf.bfloat16)
     if ops is None or not covered or None in parts.values():
-        from custom_ops import training_reference
+        from custom_ops import reference
 
-        return getattr(training_reference, name)(*arrays, scalars, **numbers)
+        return getattr(reference, name)(*arrays, scalars, **numbers)
     function = getattr(ops, f"vit_{name}")
     return tuple(function(weight, gradient, scalars, momentum, *variance, **parts))
 

@@ -179,7 +179,7 @@ ROOMS = {
     **{
         f"tests/vit_tf/layers/{name}": "models"
         for name in (
-            *("related_work/", "test_axial_resnet", "test_batch_norm", "test_dropout"),
+            *("related_work/", "test_axial_resnet", "test_normalization", "test_dropout"),
             *("test_encoder_dropout", "test_masking"),
         )
     },

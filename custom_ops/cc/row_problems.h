@@ -1,5 +1,5 @@
 // What a training step computes between its matrix products, and its update of the weights.
-// custom_ops/training_reference.py defines the same in TensorFlow. Types are float32, bfloat16 and
+// custom_ops/reference.py defines the same in TensorFlow. Types are float32, bfloat16 and
 // float16; sums are float32.
 #ifndef CUSTOM_OPS_CC_ROW_PROBLEMS_H_
 #define CUSTOM_OPS_CC_ROW_PROBLEMS_H_

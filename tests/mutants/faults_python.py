@@ -76,7 +76,7 @@ PYTHON = (
         '"blphc,cop->blhop"',
     ),
     Fault(
-        "vit_tf/layers/batch_norm.py",
+        "vit_tf/layers/normalization.py",
         "skipped synchronization",
         "return _sum_over_replicas(tf.reduce_sum(sums * weights[:, None], axis=0))",
         "return tf.reduce_sum(sums * weights[:, None], axis=0)",

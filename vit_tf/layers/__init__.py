@@ -3,11 +3,9 @@
 from vit_tf.layers.attention import MultiHeadAttention
 from vit_tf.layers.attention_positions import RelativeLogits
 from vit_tf.layers.axial_resnet import AxialResidualUnit, PositionSensitiveAttention
-from vit_tf.layers.batch_norm import BatchNorm, BatchStatistics
 from vit_tf.layers.dropout import Dropout, RandomContext, StochasticDepth
 from vit_tf.layers.embeddings import ClassToken, PatchEmbedding, RegisterTokens
 from vit_tf.layers.encoder import EncoderBlock, LayerScale, MlpBlock
-from vit_tf.layers.group_norm import GroupNorm
 from vit_tf.layers.map_pooling import MapPooling
 from vit_tf.layers.masking import (
     Corruption,
@@ -16,6 +14,7 @@ from vit_tf.layers.masking import (
     draw_corruption,
     draw_corruption_by_id,
 )
+from vit_tf.layers.normalization import BatchNorm, BatchStatistics, GroupNorm
 from vit_tf.layers.positions import (
     FactorizedPositions,
     NoPositions,

@@ -8,9 +8,9 @@ import tensorflow as tf
 import custom_ops
 from custom_ops import dispatch, reference
 from vit_tf.layers.attention_positions import RelativeLogits, rotary_table, rotate
+from vit_tf.layers.dense import Dense
 from vit_tf.layers.dropout import Dropout
 from vit_tf.layers.embeddings import in_dtype
-from vit_tf.layers.lora.dense import Dense
 
 
 def projections(width, dtype, bias=True):

@@ -10,8 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from vit_tf.layers.batch_norm import BatchNorm
-from vit_tf.layers.group_norm import GroupNorm
+from vit_tf.layers.normalization import BatchNorm, GroupNorm
 
 # Standard deviation sqrt(2 / (outputs of the kernel)), for layers before a ReLU (He et al., 2015).
 _HE = {"scale": 2.0, "mode": "fan_out", "distribution": "untruncated_normal"}

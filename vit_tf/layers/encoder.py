@@ -6,10 +6,11 @@ import keras
 import tensorflow as tf
 
 import custom_ops
-from custom_ops.training_reference import gelu_erf, gelu_tanh
+from custom_ops.reference import gelu_erf, gelu_tanh
 from vit_tf.layers.attention import MultiHeadAttention
+from vit_tf.layers.dense import Dense
 from vit_tf.layers.dropout import Dropout, StochasticDepth
-from vit_tf.layers.lora.dense import Dense
+from vit_tf.layers.normalization import ResidualNorm
 
 # Streams of one block: attention weights, attention output, MLP hidden, MLP output, two branches.
 STREAMS_PER_BLOCK = 8
@@ -120,24 +121,6 @@ class LayerScale(keras.layers.Layer):
 
     def get_config(self):
         return super().get_config() | {"initial": self.initial}
-
-
-@keras.saving.register_keras_serializable(package="vit_tf")
-class ResidualNorm(keras.layers.LayerNormalization):
-    """LayerNorm in one op with the addition of a residual branch, see `custom_ops.layer_norm`.
-
-    Call arguments:
-        tokens: `[..., D]`.
-        branch: of the same shape, or None.
-
-    Returns:
-        Normalized tokens; with a branch, `(tokens + branch, normalized)`.
-    """
-
-    def call(self, tokens, branch=None):
-        return custom_ops.layer_norm(
-            tokens, self.gamma, self.beta, epsilon=self.epsilon, branch=branch
-        )
 
 
 @keras.saving.register_keras_serializable(package="vit_tf")

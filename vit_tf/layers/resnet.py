@@ -10,7 +10,7 @@ import tensorflow as tf
 from vit_tf.config import StemConfig
 from vit_tf.config.spatial import QUADRATIC, REDUCTION
 from vit_tf.images.value_range import OFFSET, SCALE
-from vit_tf.layers.group_norm import GroupNorm
+from vit_tf.layers.normalization import GroupNorm
 from vit_tf.layers.related_work import SqueezeExcite
 from vit_tf.layers.related_work.kinds import spatial_layer
 from vit_tf.layers.standardized_conv import StandardizedConv

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 
 from vit_tf.config.lora import Lora
-from vit_tf.layers.lora.dense import Dense
+from vit_tf.layers.dense import Dense
 from vit_tf.models.image_model import all_layers
 
 # Names of dense layers in timm, and so in the files of adapters of its models.

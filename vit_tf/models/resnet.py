@@ -4,7 +4,7 @@ import keras
 
 from vit_tf.config import ResNetConfig
 from vit_tf.config.spatial import PATCH
-from vit_tf.layers.group_norm import GroupNorm
+from vit_tf.layers.normalization import GroupNorm
 from vit_tf.layers.resnet import (
     PreActivationUnit,
     rescale_uint8,

@@ -10,7 +10,7 @@ from tests.tolerances import assert_close
 from tests.vit_tf import graph_costs, tiny
 from vit_tf import cost
 from vit_tf.config.lora import Lora
-from vit_tf.layers.lora.dense import Dense
+from vit_tf.layers.dense import Dense
 from vit_tf.models.lora import adaptable, adapted, add_adapters
 from vit_tf.packing import pack_frozen_blocks
 

@@ -10,7 +10,7 @@ from pipelines.training.optimization.optimizers import layer_rates
 from pipelines.training.train import train
 from tests.pipelines.tiny import arrays, one_device, tiny_experiment
 from tests.vit_tf import tiny
-from vit_tf.layers.batch_norm import BatchNorm
+from vit_tf.layers.normalization import BatchNorm
 
 VIT = {"patch_embedding": 3, "class_token": 3, "position_embedding": 3, "norm": 0, "head": 0}
 VIT |= {"block_0": 2, "block_1": 1}

@@ -5,7 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 import custom_ops
-from custom_ops.training_reference import gelu_erf, gelu_tanh
+from custom_ops.reference import gelu_erf, gelu_tanh
 
 _GELU = {gelu_tanh: "gelu_tanh", gelu_erf: "gelu_erf"}
 
@@ -14,7 +14,7 @@ _GELU = {gelu_tanh: "gelu_tanh", gelu_erf: "gelu_erf"}
 class Dense(keras.layers.Dense):
     """`keras.layers.Dense` with adapters that take little time and memory.
 
-    With one of the activations `gelu_tanh` and `gelu_erf` of `custom_ops.training_reference`, bias
+    With one of the activations `gelu_tanh` and `gelu_erf` of `custom_ops.reference`, bias
     and activation are one op.
 
     After `enable_lora(rank, alpha)` it computes `x (W + alpha / rank A B) + b`, and only A and B
