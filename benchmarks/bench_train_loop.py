@@ -29,15 +29,15 @@ from pipelines.training.train import build_trainer
 BATCH = 8
 
 
-def random_batches():
+def random_batches(batch=BATCH):
     """Endless copies of four prefetched random batches."""
     rng = np.random.default_rng(0)
     batches = {
-        "image": rng.uniform(-1, 1, [4, BATCH, 224, 224, 3]).astype(np.float32),
-        "label": rng.integers(0, 1000, [4, BATCH]).astype(np.int32),
-        "id": np.zeros([4, BATCH], np.int64),
-        "slot": np.tile(np.arange(BATCH, dtype=np.int32), [4, 1]),
-        "weight": np.ones([4, BATCH], np.float32),
+        "image": rng.uniform(-1, 1, [4, batch, 224, 224, 3]).astype(np.float32),
+        "label": rng.integers(0, 1000, [4, batch]).astype(np.int32),
+        "id": np.zeros([4, batch], np.int64),
+        "slot": np.tile(np.arange(batch, dtype=np.int32), [4, 1]),
+        "weight": np.ones([4, batch], np.float32),
     }
     return tf.data.Dataset.from_tensor_slices(batches).repeat().prefetch(4)
 
