@@ -109,7 +109,7 @@ def update(name, momentum_dtype, implementation, shape=(7, 9)):
     slots += [tf.abs(draw(shape, seed=3))] if name == "adamw_update" else []
     numbers = {"momentum_decay": 0.9}
     if name == "adamw_update":
-        numbers = {"beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-8}
+        numbers = {"beta_1": 0.9, "beta_2": 0.999, "epsilon": 0.5}
     scalars = [0.3, 0.01, 0.19, 0.002][: 2 * len(slots)]
     new = getattr(custom_ops, name)(
         weight,
@@ -127,7 +127,7 @@ def update(name, momentum_dtype, implementation, shape=(7, 9)):
         expected = [m]
     else:
         m, second = 0.9 * m + (1 - 0.9) * g, 0.999 * v[0] + (1 - 0.999) * g * g
-        direction = m / np.float32(0.19) / (np.sqrt(second / np.float32(0.002)) + 1e-8)
+        direction = m / np.float32(0.19) / (np.sqrt(second / np.float32(0.002)) + 0.5)
         expected = [m, second]
     return new, [w - np.float32(0.01) * (direction + 0.1 * w), *expected]
 

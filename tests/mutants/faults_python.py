@@ -118,10 +118,10 @@ PYTHON = (
         'if rule == "squash":',
     ),
     Fault(
-        "pipelines/training/optimization/optimizers.py",
+        "custom_ops/reference.py",
         "wrong epsilon",
-        "(tf.sqrt(second / correction_2) + self.epsilon)",
-        "tf.sqrt(second / correction_2 + self.epsilon)",
+        "(tf.sqrt(second / correction_2) + epsilon)",
+        "tf.sqrt(second / correction_2 + epsilon)",
     ),
     Fault(
         "pipelines/training/optimization/optimizers.py",
