@@ -8,6 +8,8 @@ import custom_ops
 from custom_ops.reference import gelu_erf, gelu_tanh
 
 _GELU = {gelu_tanh: "gelu_tanh", gelu_erf: "gelu_erf"}
+for _function in _GELU:  # So that configurations of layers hold their names.
+    keras.saving.register_keras_serializable(package="vit_tf")(_function)
 
 
 @keras.saving.register_keras_serializable(package="vit_tf")
@@ -36,7 +38,7 @@ class Dense(keras.layers.Dense):
         return self._kernel if self.lora_enabled else super().kernel
 
     def call(self, inputs, training=None):
-        gelu = _GELU.get(self.activation)
+        gelu = self.use_bias and _GELU.get(self.activation)
         if not (gelu or self.lora_enabled):
             return super().call(inputs, training=training)
         outputs = self._product(inputs)

@@ -22,6 +22,15 @@ def swiglu(x):
     return tf.nn.silu(gate) * value
 
 
+def ops_of(implementation):
+    """A context in which all ops of a layer run in its `implementation`; "auto" changes nothing."""
+    return (
+        contextlib.nullcontext()
+        if implementation == "auto"
+        else custom_ops.implementation(implementation)
+    )
+
+
 # The GELUs are part of the first dense layer.
 _GELU = {"gelu_tanh": gelu_tanh, "gelu_erf": gelu_erf}
 _ACTIVATIONS = (*_GELU, "swiglu")
@@ -229,9 +238,7 @@ class EncoderBlock(keras.layers.Layer):
         return keras.KerasTensor(tokens.shape, self.compute_dtype), {}
 
     def call(self, tokens, training=False, taps=(), grid=None):
-        # "compiled" is about the attention, which has kernels for GPUs.
-        plain = self.implementation == "reference"
-        with custom_ops.implementation("reference") if plain else contextlib.nullcontext():
+        with ops_of(self.implementation):
             branch, tap_values = self.attention(
                 self.norm_attention(tokens), training=training, taps=taps, grid=grid
             )

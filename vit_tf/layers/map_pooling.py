@@ -4,7 +4,7 @@ import keras
 import tensorflow as tf
 
 from vit_tf.layers.attention import projections
-from vit_tf.layers.encoder import MlpBlock
+from vit_tf.layers.encoder import MlpBlock, ops_of
 
 
 @keras.saving.register_keras_serializable(package="vit_tf")
@@ -15,6 +15,7 @@ class MapPooling(keras.layers.Layer):
         heads: number of heads; must divide the width `D`.
         mlp_size, activation: see `MlpBlock`.
         epsilon: added to the variance in the LayerNorm.
+        implementation: of the MLP, see `custom_ops.bias_gelu`.
 
     Call arguments:
         tokens: `[B, N, D]`.
@@ -23,12 +24,13 @@ class MapPooling(keras.layers.Layer):
         `[B, D]`.
     """
 
-    def __init__(self, heads, mlp_size, activation, epsilon, **kwargs):
+    def __init__(self, heads, mlp_size, activation, epsilon, implementation="auto", **kwargs):
         super().__init__(**kwargs)
         self.heads = heads
         self.mlp_size = mlp_size
         self.activation = activation
         self.epsilon = epsilon
+        self.implementation = implementation
         policy = {"dtype": self.dtype_policy}
         self.norm = keras.layers.LayerNormalization(epsilon=epsilon, name="norm", **policy)
         self.mlp = MlpBlock(mlp_size, activation, name="mlp", **policy)
@@ -61,7 +63,8 @@ class MapPooling(keras.layers.Layer):
         logits = tf.einsum("hd,bnhd->bhn", query * (width // self.heads) ** -0.5, keys)
         weights = tf.cast(tf.nn.softmax(tf.cast(logits, tf.float32)), tokens.dtype)
         pooled = self.out(tf.reshape(tf.einsum("bhn,bnhd->bhd", weights, values), [-1, 1, width]))
-        return (pooled + self.mlp(self.norm(pooled)))[:, 0]
+        with ops_of(self.implementation):
+            return (pooled + self.mlp(self.norm(pooled)))[:, 0]
 
     def get_config(self):
         return super().get_config() | {
@@ -69,4 +72,5 @@ class MapPooling(keras.layers.Layer):
             "mlp_size": self.mlp_size,
             "activation": self.activation,
             "epsilon": self.epsilon,
+            "implementation": "auto",
         }

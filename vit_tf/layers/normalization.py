@@ -251,6 +251,10 @@ class ResidualNorm(keras.layers.LayerNormalization):
         Normalized tokens; with a branch, `(tokens + branch, normalized)`.
     """
 
+    def compute_output_spec(self, tokens, branch=None):
+        total, normalized = (keras.KerasTensor(tokens.shape, self.compute_dtype) for _ in range(2))
+        return normalized if branch is None else (total, normalized)
+
     def call(self, tokens, branch=None):
         return custom_ops.layer_norm(
             tokens, self.gamma, self.beta, epsilon=self.epsilon, branch=branch

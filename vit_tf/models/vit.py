@@ -89,6 +89,7 @@ class VisionTransformer(TokenClassifier, ImageModel):
                 config.mlp_size,
                 config.activation,
                 config.layer_norm_epsilon,
+                config.implementation,
                 name="map_pooling",
                 **policy,
             )

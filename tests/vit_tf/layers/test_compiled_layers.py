@@ -1,5 +1,7 @@
 """Models use the compiled ops where possible, with the same results as plain TensorFlow."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -44,8 +46,10 @@ def test_every_model_uses_them(classifier, dtype):
     assert compiled_ops(tf.function(lambda x: train(model, x)), images) == TRAINING
     with custom_ops.implementation("reference"):
         assert compiled_ops(tf.function(lambda x: train(model, x)), images) == set()
-    model = tiny.model(implementation="reference", layers=1)
-    assert compiled_ops(tf.function(lambda x: train(model, x)), images) == set()
+    for pooling in (classifier, "map"):
+        plain = tiny.model(implementation="reference", layers=1, classifier=pooling)
+        step = tf.function(functools.partial(train, plain))
+        assert compiled_ops(step, images) == set()
 
 
 def test_axial_models_use_them_under_xla():

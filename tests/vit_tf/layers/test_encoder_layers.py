@@ -1,5 +1,6 @@
 """The results of the layers of an encoder, and arguments that layers refuse."""
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -7,8 +8,10 @@ import tensorflow as tf
 from tests.tolerances import EPSILON, assert_close
 from tests.vit_tf import numpy_vit, tiny
 from vit_tf import layers
+from vit_tf.layers.dense import Dense
 from vit_tf.layers.embeddings import PATCH_FORMS
 from vit_tf.layers.encoder import gelu_erf, gelu_tanh
+from vit_tf.layers.normalization import ResidualNorm
 
 
 @pytest.mark.parametrize("dtype", ["float32", "uint8"])
@@ -114,3 +117,26 @@ def test_attention_with_dropout_has_bias_axis_and_scale(fields):
     np.testing.assert_allclose(attended, expected, rtol=0, atol=bound)
     # The values differ between tokens, so that the weights matter.
     assert np.ptp(expected, axis=1).max() > 1e3 * bound
+
+
+def test_a_norm_with_a_branch_is_a_layer_of_a_functional_model():
+    tokens, branch = keras.Input((3, 4)), keras.Input((3, 4))
+    model = keras.Model([tokens, branch], ResidualNorm()(tokens, branch))
+    given = [np.random.default_rng(seed).normal(size=(2, 3, 4)).astype("f") for seed in (0, 1)]
+    total, normalized = model(given)
+    np.testing.assert_allclose(total, given[0] + given[1], rtol=1e-6)
+    np.testing.assert_allclose(np.std(normalized, axis=-1), np.ones((2, 3)), rtol=0.05)
+
+
+@pytest.mark.parametrize("use_bias", [True, False])
+def test_a_dense_layer_with_gelu_is_made_again_from_its_configuration(use_bias):
+    layer = Dense(3, gelu_erf, use_bias=use_bias)
+    again = Dense.from_config(layer.get_config())
+    assert again.activation is gelu_erf
+    x = np.random.default_rng(0).normal(size=(2, 5)).astype("f")
+    for one in (layer, again):
+        one.build(x.shape)
+        tiny.randomize(one)
+    product = x.astype("d") @ np.asarray(layer.kernel) + (layer.bias.numpy() if use_bias else 0)
+    assert_close(layer(x), numpy_vit.gelu_erf(product), "float32", "model")
+    np.testing.assert_array_equal(layer(x), again(x))

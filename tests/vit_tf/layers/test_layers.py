@@ -74,7 +74,8 @@ CASES = {
     "LocalAttention1D": ({"heads": 2, "block": 6}, MAPS, 4),
     "LocalAttention2D": ({"heads": 2, "block": (3, 4), "reach": (1, 2)}, MAPS, 4),
     "MapPooling": (
-        {"heads": 3, "mlp_size": 20, "activation": "gelu_erf", "epsilon": 1e-3},
+        {"heads": 3, "mlp_size": 20, "activation": "gelu_erf", "epsilon": 1e-3}
+        | {"implementation": "reference"},
         TOKENS,
         11,
     ),
