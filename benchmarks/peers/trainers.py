@@ -130,7 +130,8 @@ class PyTorch(runners.PyTorch):
         given = torch.from_numpy(runners.normalized(images))
         labels = torch.from_numpy(labels_of(images)).long()
         weights = list(model.parameters())
-        optimizer = torch.optim.AdamW(weights, lr=RATE, weight_decay=DECAY, eps=EPSILON)
+        # One pass over all weights; the default is a loop of many operations for each.
+        optimizer = torch.optim.AdamW(weights, lr=RATE, weight_decay=DECAY, eps=EPSILON, fused=True)
         averages = [x.detach().clone() for x in weights] if self._options["ema"] else []
         mixed = self._options["dtype"] == "bfloat16"
 
