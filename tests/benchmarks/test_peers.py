@@ -1,11 +1,13 @@
 """The numbers of `benchmarks.peers`: choice of rows, peaks and CPUs, ratios, times, plot."""
 
 import itertools
+import time
 import xml.etree.ElementTree
 
+import numpy as np
 import pytest
 
-from benchmarks.peers import load, peak, plot, table, worker
+from benchmarks.peers import load, peak, plot, table, train, worker
 from benchmarks.peers.machine import one_cpu_per_core
 from benchmarks.peers.systems import (
     EXPORTS,
@@ -144,11 +146,12 @@ def test_load_calls_every_client_and_reports_its_error(monkeypatch):
     def client(index):
         def call():
             counts[index] += 1
+            time.sleep(0.001)  # Lets the other client run.
             return index, counts[index]
 
         return call
 
-    answer, results = worker.load([client(0), client(1)], 0.05)
+    answer, results = worker.load([client(0), client(1)], 0.2)
     assert results == list(enumerate(counts))
     assert min(counts) > 1 and len(answer["latencies"]) == sum(counts) - 2
     assert answer["elapsed"] >= 0.05 and min(answer["memory"]) > 1e6
@@ -171,3 +174,33 @@ def test_a_turn_has_percentiles_rates_and_growth_of_memory():
     assert found["growth"] == pytest.approx(0.005) and found["flat"]
     assert not load.summary([0.1], 1.0, [200, 200, 200, 210])["flat"]
     assert load.summary([0.1], 1.0, [200])["flat"]
+
+
+# Training -----------------------------------------------------------------------------------------
+
+
+def test_a_system_that_trains_something_else_ends_the_program():
+    losses = np.array([6.9, 6.8, 6.7])
+    near = {"ours float32": losses, "a float32": losses * 1.0005, "b bfloat16": losses * 0.98}
+    train.check("ViT", near)
+    for name, factor in (("a float32", 1.01), ("b bfloat16", 0.96), ("a float32", np.nan)):
+        with pytest.raises(SystemExit, match=f"the losses of {name}"):
+            train.check("ViT", near | {name: losses * factor})
+
+
+def test_training_is_compared_with_the_fastest_peer_of_its_dtype():
+    def row(system, *seconds):
+        return {"system": system, "dtype": system.split()[1], "batch": 8, "seconds": seconds}
+
+    rows = [row("ours float32", 1, 2, 2), row("a float32", 2, 2, 2), row("b float32", 4, 4, 1)]
+    rows += [row("ours bfloat16", 1, 1, 1), row("a bfloat16", 2, 2, 2)]
+    lines = [line.split() for line in train.text("ViT", rows).splitlines()[3:]]
+    assert [line[-2:] for line in lines if line[0] == "ours"] == [["x1.00", "x1.00"], ["x2.00"] * 2]
+    assert [line[2:4] for line in lines if line[0] == "b"] == [["8.00", "2.00"]]
+
+
+def test_training_begins_with_float32_and_refuses_batches_without_images(capsys):
+    assert train.parse(["--dtypes", "bfloat16", "float32"]).dtypes == ["float32", "bfloat16"]
+    with pytest.raises(SystemExit):
+        train.parse(["--batches", "33"])
+    assert "must be from 1 to 32. Received: [33]" in capsys.readouterr().err
