@@ -264,6 +264,59 @@ Call model_call(Input& input, bool has_rotary) {
   return call;
 }
 
+Call row_call(Input& input, const std::string& op) {
+  Call call{op, {}, {}, {}};
+  const XLA_FFI_DataType type = kTypes[input.pick(0, 2)], kFloat = XLA_FFI_DataType_F32;
+  const int64_t width = input.pick(1, 40);
+  const Buffer rows = {type, {input.pick(0, 3), input.pick(1, 20), width}},
+               columns = {type, {width}};
+  const Buffer floats = {kFloat, {width}};
+  Buffer statistics = {kFloat, rows.dims};
+  statistics.dims.back() = 2;
+  const bool has_branch = input.pick(0, 1);
+  call.attributes = {text("T", name_of(type))};
+  if (op == "VitBiasGelu" || op == "VitBiasGeluGrad") {
+    call.arguments = {rows, columns};
+    call.results = {rows};
+    if (op == "VitBiasGeluGrad") {
+      call.arguments.push_back(rows);
+      call.results.push_back(columns);
+    }
+    call.attributes.push_back(number("exact", input.pick(0, 1)));
+  } else if (op == "VitResidualNorm") {
+    call.arguments = {rows, floats, floats};
+    call.results = {rows, statistics};
+    if (has_branch) {
+      call.arguments.push_back(rows);
+      call.results.push_back(rows);
+    }
+    call.attributes.push_back(number("num_branch", has_branch));
+    call.attributes.push_back(list("epsilon", XLA_FFI_DataType_S32, {kOne}));
+  } else if (op == "VitResidualNormGrad") {
+    call.arguments = {rows, statistics, floats, rows};
+    if (has_branch) call.arguments.push_back(rows);
+    call.results = {rows, floats, floats};
+    call.attributes.push_back(number("num_sum", has_branch));
+  } else {
+    const bool is_adamw = op == "VitAdamwUpdate";
+    const XLA_FFI_DataType momentum_type = kTypes[input.pick(0, 1)];
+    const Buffer weight = {kFloat, rows.dims}, momentum = {momentum_type, rows.dims};
+    call.arguments = {weight, weight, {kFloat, {is_adamw ? 4 : 2}}, momentum};
+    call.results = {weight, momentum};
+    call.attributes = {text("M", name_of(momentum_type))};
+    std::vector<const char*> names = {"weight_decay", "momentum_decay"};
+    if (is_adamw) {
+      call.arguments.push_back(weight);
+      call.results.push_back(weight);
+      names = {"weight_decay", "beta_1", "beta_2", "epsilon"};
+    }
+    for (const char* name : names) {
+      call.attributes.push_back(list(name, XLA_FFI_DataType_S32, {kOne}));
+    }
+  }
+  return call;
+}
+
 Call patch_call(Input& input, const std::string& op) {
   const XLA_FFI_DataType type = kTypes[input.pick(0, 3)];
   const bool images_grad = op == "VitPatchEmbedImagesGrad";
@@ -541,15 +594,16 @@ const XLA_FFI_Api* GetXlaFfiApi() {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Input input(data, size);
-  if (handlers().size() != 24) abort();  // 14 ops on CPUs, 10 on GPUs
+  if (handlers().size() != 30) abort();  // 20 ops on CPUs, 10 on GPUs
   const auto& [name, handler] =
       *std::next(handlers().begin(), input.pick(0, static_cast<int64_t>(handlers().size()) - 1));
   const std::string& op = name.first;
   const auto has = [&](const char* part) { return op.find(part) != std::string::npos; };
-  Call call = has("Attention") ? attention_call(input, op)
-              : has("Encoder") ? encoder_call(input, has("Rotary"))
-              : has("Model")   ? model_call(input, has("Rotary"))
-                               : patch_call(input, op);
+  Call call = has("Attention")                              ? attention_call(input, op)
+              : has("Encoder")                              ? encoder_call(input, has("Rotary"))
+              : has("Model")                                ? model_call(input, has("Rotary"))
+              : has("Gelu") || has("Norm") || has("Update") ? row_call(input, op)
+                                                            : patch_call(input, op);
   const int64_t changes = input.pick(0, 3);
   for (int64_t i = 0; i < changes; ++i) change(input, call);
   Frame frame;
