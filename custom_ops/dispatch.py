@@ -8,8 +8,9 @@ Three settings choose the implementation. The first of them that is not "auto" d
 
 "auto" takes the compiled library on CPUs if it is there, and the reference otherwise: on TPUs and,
 unless the surrounding `tf.device` names a CPU, on machines with a GPU. A library that was built
-with CUDA has kernels for GPUs too, for all ops but the encoder and all dtypes but float64; only
-"compiled" uses them, since they have not run under TensorFlow on a GPU yet.
+with CUDA has kernels for GPUs too, for all ops but the encoder and those of a training step, and
+all dtypes but float64; only "compiled" uses them, since they have not run under TensorFlow on a GPU
+yet.
 
 With the library for XLA, the compiled ops are in a graph whether or not `jit_compile=True` will
 compile it, so a function can be traced first and compiled later; XLA refuses the ops only where

@@ -261,10 +261,14 @@ def gelu_erf(x):
     return 0.5 * x * tf.math.erfc(-x * math.sqrt(0.5))
 
 
+GELU = {"gelu_tanh": gelu_tanh, "gelu_erf": gelu_erf}
+
+
 def bias_gelu(x, bias, activation, keep_slope=False):
     """Bias and GELU; `custom_ops.bias_gelu` documents it."""
-    plain, kept = _GELU[activation]
-    return (kept if keep_slope else plain)(tf.nn.bias_add(x, tf.cast(bias, x.dtype)))
+    return (_KEPT_SLOPE if keep_slope else GELU)[activation](
+        tf.nn.bias_add(x, tf.cast(bias, x.dtype))
+    )
 
 
 @tf.custom_gradient
@@ -286,7 +290,7 @@ def _kept_gelu_erf(x):
     return x * share, lambda upstream: upstream * slope
 
 
-_GELU = {"gelu_tanh": (gelu_tanh, _kept_gelu_tanh), "gelu_erf": (gelu_erf, _kept_gelu_erf)}
+_KEPT_SLOPE = {"gelu_tanh": _kept_gelu_tanh, "gelu_erf": _kept_gelu_erf}
 
 
 def layer_norm(x, scale, bias, epsilon):

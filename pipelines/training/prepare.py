@@ -97,7 +97,7 @@ def sizes_of(experiment, config, replicas, compiled=True) -> Sizes:
         experiment: the `Experiment`; its length is in steps.
         config: configuration of its model.
         replicas: number of replicas that share a batch.
-        compiled: whether the compiled attention runs; see `vit_tf.cost.activation_bytes`.
+        compiled: whether the compiled ops run; see `vit_tf.cost.activation_bytes`.
 
     Raises:
         UserError: if the model cannot have the adapters of the experiment.

@@ -5,10 +5,10 @@ import numpy as np
 import tensorflow as tf
 
 import custom_ops
-from custom_ops.reference import gelu_erf, gelu_tanh
+from custom_ops.reference import GELU
 
-_GELU = {gelu_tanh: "gelu_tanh", gelu_erf: "gelu_erf"}
-for _function in _GELU:  # So that configurations of layers hold their names.
+_NAMES = {function: name for name, function in GELU.items()}
+for _function in _NAMES:  # So that configurations of layers hold their names.
     keras.saving.register_keras_serializable(package="vit_tf")(_function)
 
 
@@ -16,8 +16,7 @@ for _function in _GELU:  # So that configurations of layers hold their names.
 class Dense(keras.layers.Dense):
     """`keras.layers.Dense` with adapters that take little time and memory.
 
-    With one of the activations `gelu_tanh` and `gelu_erf` of `custom_ops.reference`, bias
-    and activation are one op.
+    With an activation of `custom_ops.reference.GELU`, bias and activation are one op.
 
     After `enable_lora(rank, alpha)` it computes `x (W + alpha / rank A B) + b`, and only A and B
     are trained (Hu et al., 2021, arXiv:2106.09685, eq. 3). The layer of Keras does so too, but
@@ -38,7 +37,7 @@ class Dense(keras.layers.Dense):
         return self._kernel if self.lora_enabled else super().kernel
 
     def call(self, inputs, training=None):
-        gelu = self.use_bias and _GELU.get(self.activation)
+        gelu = self.use_bias and _NAMES.get(self.activation)
         if not (gelu or self.lora_enabled):
             return super().call(inputs, training=training)
         outputs = self._product(inputs)

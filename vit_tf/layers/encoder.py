@@ -6,7 +6,7 @@ import keras
 import tensorflow as tf
 
 import custom_ops
-from custom_ops.reference import gelu_erf, gelu_tanh
+from custom_ops.reference import GELU
 from vit_tf.layers.attention import MultiHeadAttention
 from vit_tf.layers.dense import Dense
 from vit_tf.layers.dropout import Dropout, StochasticDepth
@@ -31,9 +31,7 @@ def ops_of(implementation):
     )
 
 
-# The GELUs are part of the first dense layer.
-_GELU = {"gelu_tanh": gelu_tanh, "gelu_erf": gelu_erf}
-_ACTIVATIONS = (*_GELU, "swiglu")
+_ACTIVATIONS = (*GELU, "swiglu")
 
 
 @keras.saving.register_keras_serializable(package="vit_tf")
@@ -70,7 +68,8 @@ class MlpBlock(keras.layers.Layer):
 
     def build(self, input_shape):
         wide = self.mlp_size * (2 if self.activation == "swiglu" else 1)
-        self.dense_0 = self._dense(wide, "dense_0", _GELU.get(self.activation))
+        # GELU is a part of this layer, SwiGLU is not.
+        self.dense_0 = self._dense(wide, "dense_0", GELU.get(self.activation))
         self.dense_1 = self._dense(input_shape[-1], "dense_1")
         self.dense_0.build(input_shape)
         self.dense_1.build((*input_shape[:-1], self.mlp_size))

@@ -37,7 +37,7 @@ class Chip:
 
     Attributes:
         name: for people.
-        kind: the compiled attention runs on a "cpu", the reference on a "tpu" and a "gpu".
+        kind: the compiled ops run on a "cpu", the reference on a "tpu" and a "gpu".
         devices: number of devices of TensorFlow in a chip; each is a replica, with its part of
             the memory.
         memory_gb: its memory.

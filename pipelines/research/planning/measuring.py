@@ -69,7 +69,7 @@ class MeasuredBatch:
         """Bytes of the weights, and bytes that the computation adds to them.
 
         Args:
-            compiled: whether the compiled attention runs; see `vit_tf.cost.activation_bytes`.
+            compiled: whether the compiled ops run; see `vit_tf.cost.activation_bytes`.
         """
         experiment = self.experiment()
         config = experiment.model_config(self.classes)

@@ -277,5 +277,5 @@ def _stored(state):
 
 
 def is_compiled(chip) -> bool:
-    """Whether the compiled attention runs, which keeps no matrix of weights."""
+    """Whether the compiled ops run, which keep no weights of attention and one tensor of a GELU."""
     return chip.kind == "cpu"

@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import pathlib
+import threading
 
 import numpy as np
 import pyarrow.parquet
@@ -286,6 +287,33 @@ def test_an_object_that_is_gone_has_a_reason():
     ((a, b, c),) = results.in_batches(named, Classifier(Classify(), NAMES, 1))
     assert "top" in a and "top" in c and [x["path"] for x in (a, b, c)] == urls
     assert f"Cannot decode {urls[1]}" in b["error"]
+
+
+@pytest.mark.parametrize("calls", [1, 2])
+def test_calls_of_the_model_at_a_time(calls):
+    """As many as are asked for, and no more: two calls on one core only take turns."""
+    both, lock, running, most = threading.Event(), threading.Lock(), 0, 0
+
+    def classify(contents):
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+            if running == 2:
+                both.set()
+        both.wait(0.2)
+        with lock:
+            running -= 1
+        return Classify()(contents)
+
+    urls = [f"ram://calls/{index}.png" for index in range(4)]
+    for url in urls:
+        with tf.io.gfile.GFile(url, "wb") as file:
+            file.write(b"an image")
+    model = Classifier(classify, NAMES, 1)
+    found = results.in_batches(images.from_paths(urls), model, batch_size=1, calls=calls)
+    assert [entry["path"] for batch in found for entry in batch] == urls
+    assert most == calls
 
 
 def test_one_process_writes(tmp_path):

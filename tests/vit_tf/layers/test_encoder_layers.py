@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from custom_ops.reference import gelu_erf, gelu_tanh
 from tests.tolerances import EPSILON, assert_close
 from tests.vit_tf import numpy_vit, tiny
 from vit_tf import layers
 from vit_tf.layers.dense import Dense
 from vit_tf.layers.embeddings import PATCH_FORMS
-from vit_tf.layers.encoder import gelu_erf, gelu_tanh
 from vit_tf.layers.normalization import ResidualNorm
 
 
